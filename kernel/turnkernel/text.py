@@ -1,0 +1,104 @@
+"""Making text safe and short. Pure; touches nothing.
+
+Two dangers are met here and nowhere else: a lone surrogate (no JSON encoder takes it, and real model APIs
+answer 400), and text without end (a flood of output must cost bounded memory, in the log and in the context).
+"""
+
+import re
+
+__all__ = ["Clip", "clip", "is_blank", "printable", "scrub"]
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+def scrub(text: str) -> str:
+    """The text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing in it that a model API would accept as text."""
+    return not text.strip()
+
+
+def printable(text: str) -> str:
+    """The text with everything that could drive a terminal made visible (`\\x1b` for an escape).
+
+    Newlines and tabs stay; every other control character, the C1 range and the characters that turn the
+    reading direction are written as escapes.
+    """
+    return _CONTROL.sub(lambda found: ascii(found.group())[1:-1], scrub(text))
+
+
+def clip(text: str, most: int) -> str:
+    """The text, or its head and tail with the cut told in between, in at most about `most` bytes of UTF-8."""
+    kept = Clip(most)
+    kept.add(text)
+    return kept.text()
+
+
+class Clip:
+    """Text that is added to without end and kept in bounded memory: its head, its tail, and what was cut.
+
+    `most` is in bytes of UTF-8. Half of it is head, half tail.
+    """
+
+    __slots__ = ("_head", "_head_bytes", "_tail", "_tail_bytes", "cut", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.cut = 0
+        """Bytes left out between head and tail so far."""
+        self._head: list[str] = []
+        self._head_bytes = 0
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Clip of {self.total} bytes, {self.cut} cut>"
+
+    @property
+    def total(self) -> int:
+        """Bytes added so far."""
+        return self._head_bytes + self._tail_bytes + self.cut
+
+    def add(self, text: str) -> None:
+        """Add text at the end."""
+        data = text.encode("utf-8", "replace")
+        half = self.most // 2
+        if self._head_bytes < half and not self._tail:
+            room = half - self._head_bytes
+            head = data[:room].decode("utf-8", "ignore")
+            used = len(head.encode("utf-8"))
+            self._head.append(head)
+            self._head_bytes += used
+            data = data[used:]
+        if not data:
+            return
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        if self._tail_bytes > 2 * half + 4096:
+            self._trim(half)
+
+    def _trim(self, half: int) -> None:
+        joined = b"".join(self._tail)
+        start = max(0, len(joined) - half)
+        while start < len(joined) and joined[start] & 0xC0 == 0x80:
+            start += 1
+        self.cut += start
+        self._tail = [joined[start:]]
+        self._tail_bytes = len(joined) - start
+
+    def text(self) -> str:
+        """What is kept, with the cut told where it is."""
+        half = self.most // 2
+        if self._tail_bytes > self.most - half:
+            self._trim(half)
+        head, tail = "".join(self._head), b"".join(self._tail).decode("utf-8", "replace")
+        if not self.cut:
+            return head + tail
+        return f"{head}\n[... {self.cut} bytes left out ...]\n{tail}"
