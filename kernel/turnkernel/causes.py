@@ -1,11 +1,11 @@
 """Why a turn was cut short, how urgently, and how a cancel was answered. Pure; touches nothing."""
 
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 
 __all__ = ["Answer", "Cause", "Urgency"]
 
 
-class Cause(str, Enum):
+class Cause(StrEnum):
     """Who or what cut a turn short. The first one wins (law R4). Run-time information: never in the log."""
 
     USER = "user"
@@ -23,9 +23,6 @@ class Cause(str, Enum):
     LOG = "log"
     """The log can't be written any more."""
 
-    def __str__(self) -> str:
-        return self.value
-
 
 class Urgency(IntEnum):
     """How much time a cut turn is given. It only ever rises."""
@@ -36,7 +33,7 @@ class Urgency(IntEnum):
     """Graces and critical sections end at once; a thread that does not return is left and named."""
 
 
-class Answer(str, Enum):
+class Answer(StrEnum):
     """What a cancel did."""
 
     APPLIED = "applied"
@@ -47,6 +44,3 @@ class Answer(str, Enum):
     """No turn was running; only the queue may have changed."""
     STALE = "stale"
     """The turn or call that was named is not the running one; nothing was done."""
-
-    def __str__(self) -> str:
-        return self.value
