@@ -4,7 +4,7 @@ One frozen class per fact, no behaviour. `type` is its name in the log; a field 
 out there. Ids are described in `ids`; times are in seconds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -120,7 +120,7 @@ class SessionOpen:
     """The containment of processes in force."""
     format: int = 1
     parent: Parent | None = None
-    passed_over: Sequence[PassedOver] = ()
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 @attrs.frozen
@@ -188,7 +188,7 @@ class TurnStuck:
 
     type: ClassVar[str] = "turn/stuck"
     turn: str
-    holders: Sequence[str]
+    holders: tuple[str, ...]
     """A line each: a trio task with its await stack, a thread with its stack, a process with its state."""
 
 
@@ -212,7 +212,7 @@ class TurnEnd:
     outcome: Outcome
     code: FailureCode | None = None
     """Why it failed, when the outcome is `failed`."""
-    errors: Sequence[Error] = ()
+    errors: tuple[Error, ...] = ()
     """Every error of the turn, also when it was cancelled."""
     reminder: str | None = None
     """What the model is told of it in the next user message."""
@@ -297,7 +297,7 @@ class ModelMessage:
     step: str
     wire: str
     model: str
-    blocks: Sequence[AssistantBlock]
+    blocks: tuple[AssistantBlock, ...]
     stop: Stop
     """`cut` when the stream ended before the message did."""
     usage: Mapping[str, int] | None = None
@@ -384,7 +384,7 @@ class AskOpened:
     ask: str
     kind: Literal["approval", "question"]
     text: str
-    options: Sequence[str] = ()
+    options: tuple[str, ...] = ()
 
 
 @attrs.frozen

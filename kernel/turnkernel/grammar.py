@@ -1,0 +1,444 @@
+"""What may follow what: one table, and a machine that walks it. No trio, no I/O; touches nothing but itself.
+
+Theory. A log is legal if seven small machines agree: session, turn, step (one slot each), and call, ask, item,
+task (one per id). An event is a *move* in one or more of them. `TABLE` lists, per event type, the states that
+each machine must be in and the state that it is in afterwards; `INNER` lists what must be closed before a
+machine may close (law L2). Everything else that is asked of an event is in `_extra`, a line each.
+
+The machine knows what is open in O(1) per event and refuses an illegal event before it changes anything. It
+has four uses: the live journal asks it on every append, loading asks it for every record, `repair.closers` asks
+it what is still open, and the law checks walk it again. So a live abort and a repair after `kill -9` end in
+the same shape.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import attrs
+
+from .errors import GrammarError
+from .events import (
+    AskClosed,
+    AskOpened,
+    Event,
+    InboxCanceled,
+    InboxConsumed,
+    InboxQueued,
+    ModelDelta,
+    ModelMessage,
+    ModelRetry,
+    Record,
+    ResultStatus,
+    SessionClose,
+    SessionOpen,
+    StepEnd,
+    StepStart,
+    TaskEnded,
+    TaskStarted,
+    ToolCall,
+    ToolOutput,
+    ToolResult,
+    ToolStart,
+    TurnCancel,
+    TurnEnd,
+    TurnStart,
+)
+from .ids import step_id
+from .messages import ToolUse
+from .text import Clip
+
+__all__ = ["INNER", "LOG_OUTPUT_BYTES", "TABLE", "Grammar", "Move", "OpenCall", "OpenStep", "OpenTurn"]
+
+LOG_OUTPUT_BYTES = 256 * 1024
+"""How much output of one call is kept, in the log and for its closing text (DESIGN 5)."""
+
+
+class Move(NamedTuple):
+    """One machine's part in an event."""
+
+    machine: str
+    before: frozenset[str]
+    after: str | None
+    """None: it stays as it is."""
+
+
+def _move(machine: str, before: str, after: str | None = None) -> Move:
+    return Move(machine, frozenset(before.split()), after)
+
+
+TABLE: Mapping[str, tuple[Move, ...]] = {
+    "session/open": (_move("session", "new open closed", "open"), _move("turn", "none running cancelled cut")),
+    "session/close": (_move("session", "open", "closed"),),
+    # A turn that a crash cut (`cut`) takes nothing but its closers.
+    "turn/start": (_move("session", "open"), _move("turn", "none", "running")),
+    "turn/cancel": (_move("turn", "running", "cancelled"),),
+    "turn/stuck": (_move("turn", "running cancelled"),),
+    "turn/survivor": (_move("turn", "running cancelled cut"),),
+    "turn/end": (_move("turn", "running cancelled cut", "none"),),
+    # After a cancel no request is made and no tool is taken up or begun (law R5).
+    "step/start": (_move("turn", "running"), _move("step", "none", "streaming")),
+    "step/end": (_move("turn", "running cancelled cut"), _move("step", "streaming calling", "none")),
+    "model/delta": (_move("turn", "running cancelled"), _move("step", "streaming")),
+    "model/retry": (_move("turn", "running"), _move("step", "streaming")),
+    "model/message": (_move("turn", "running cancelled cut"), _move("step", "streaming", "calling")),
+    "tool/call": (_move("turn", "running"), _move("call", "asked", "taken")),
+    "tool/start": (_move("turn", "running"), _move("call", "taken", "running")),
+    "tool/output": (_move("turn", "running cancelled"), _move("call", "running")),
+    "tool/checkpoint": (_move("turn", "running cancelled"), _move("call", "running")),
+    "tool/result": (_move("turn", "running cancelled cut"), _move("call", "asked taken running", "none")),
+    "ask/opened": (_move("turn", "running"), _move("call", "taken running"), _move("ask", "none", "open")),
+    "ask/closed": (
+        _move("turn", "running cancelled cut"),
+        _move("call", "taken running"),
+        _move("ask", "open", "none"),
+    ),
+    "inbox/queued": (_move("session", "open"), _move("item", "none", "queued")),
+    "inbox/consumed": (_move("turn", "running"), _move("step", "none"), _move("item", "queued", "none")),
+    "inbox/canceled": (_move("session", "open"), _move("item", "queued", "none")),
+    # Background work bears no turn's id; its end is itself a queued notice.
+    "task/started": (_move("session", "open"), _move("task", "none", "running")),
+    "task/ended": (_move("session", "open"), _move("task", "running", "none"), _move("item", "none", "queued")),
+}
+"""Per event type: the moves it is made of."""
+
+INNER: Mapping[str, str] = {"session": "turn", "turn": "step", "step": "call", "call": "ask"}
+"""What must be closed before a machine closes (law L2)."""
+
+
+@attrs.define
+class OpenCall:
+    """A call without a result."""
+
+    use: ToolUse
+    state: str = "asked"
+    """`asked` by the model, `taken` up, `running`."""
+    started: float | None = None
+    """Time of `tool/start`, seconds of its epoch."""
+    effect: str = "effect"
+    asks: dict[str, AskOpened] = attrs.Factory(dict)  # type: ignore[type-arg]
+    answered: AskClosed | None = None
+    """The last answer that a question of this call got."""
+    withdrawn: bool = False
+    """Whether an ask of it was withdrawn."""
+    output: Clip | None = None
+    """What it has shown, bounded."""
+
+
+@attrs.frozen
+class ClosedCall:
+    """What the reminder tells of a call that has its result."""
+
+    name: str
+    status: ResultStatus
+    seconds: float | None
+
+
+@attrs.define
+class OpenStep:
+    """The step that is going on."""
+
+    id: str
+    wire: str
+    model: str
+    deltas: list[ModelDelta] = attrs.Factory(list)  # type: ignore[type-arg]
+    """Since the request that is streaming began; empty once the message is there."""
+    message: ModelMessage | None = None
+    calls: dict[str, OpenCall] = attrs.Factory(dict)  # type: ignore[type-arg]
+    """Open calls in model order."""
+    closed: list[ClosedCall] = attrs.Factory(list)  # type: ignore[type-arg]
+
+
+@attrs.define
+class OpenTurn:
+    """The turn that is going on."""
+
+    id: str
+    state: str = "running"
+    """`running`, `cancelled`, or `cut` by a crash."""
+    steps: int = 0
+    last: OpenStep | None = None
+    """The step that goes on or was the last."""
+
+
+class Grammar:
+    """The state of one log. `check` refuses, `apply` moves; `append` of the journal does one after the other."""
+
+    __slots__ = ("asks", "call_ids", "epoch", "items", "seq", "session", "step", "tasks", "turn", "turns")
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.epoch = 0
+        self.session = "new"
+        self.turns = 0
+        """How many turns were started."""
+        self.turn: OpenTurn | None = None
+        self.step: OpenStep | None = None
+        self.asks: dict[str, AskOpened] = {}
+        self.items: dict[str, InboxQueued | TaskEnded] = {}
+        """Queued input in order: prompts, steers, and the notices of ended tasks."""
+        self.tasks: dict[str, TaskStarted] = {}
+        self.call_ids: set[str] = set()
+
+    def __repr__(self) -> str:
+        turn = f"{self.turn.id} {self.turn.state}" if self.turn else "none"
+        return f"<Grammar seq={self.seq} session={self.session} turn={turn} queued={len(self.items)}>"
+
+    @property
+    def calls(self) -> Mapping[str, OpenCall]:
+        """Open calls in model order."""
+        return self.step.calls if self.step is not None else {}
+
+    def next_turn(self) -> str:
+        """The id that the next turn bears."""
+        return f"t{self.turns + 1}"
+
+    def next_step(self) -> str:
+        """The id that the next step of the running turn (or the first of the next turn) bears."""
+        if self.turn is None:
+            return step_id(self.next_turn(), 1)
+        return step_id(self.turn.id, self.turn.steps + 1)
+
+    # ---------------------------------------------------------------------------------------------- check
+
+    def check(self, event: Event) -> None:
+        """Raise `GrammarError` if the event may not come next. Changes nothing."""
+        for move in TABLE[event.type]:
+            state = _STATE[move.machine](self, event)
+            if state not in move.before:
+                allowed = " or ".join(sorted(move.before))
+                raise GrammarError(
+                    event.type, f"{move.machine} is {state}, must be {allowed} (seq {self.seq + 1})"
+                )
+            if move.after in ("none", "closed"):
+                inner = INNER.get(move.machine)
+                if inner is not None and _OPEN[inner](self, event):
+                    raise GrammarError(event.type, f"a {inner} of the {move.machine} is open (seq {self.seq + 1})")
+        extra = _EXTRA.get(event.type)
+        reason = extra(self, event) if extra is not None else None
+        if reason is not None:
+            raise GrammarError(event.type, f"{reason} (seq {self.seq + 1})")
+
+    # ---------------------------------------------------------------------------------------------- apply
+
+    def apply(self, record: Record) -> None:
+        """Move. The event must have passed `check`."""
+        self.seq = record.seq
+        apply = _APPLY.get(record.event.type)
+        if apply is not None:
+            apply(self, record.event, record.t)
+
+
+# What each event changes.
+
+
+def _session_open(grammar: Grammar, event: SessionOpen, t: float) -> None:
+    grammar.session = "open"
+    grammar.epoch += 1
+    if grammar.turn is not None:
+        grammar.turn.state = "cut"
+
+
+def _session_close(grammar: Grammar, event: SessionClose, t: float) -> None:
+    grammar.session = "closed"
+
+
+def _turn_start(grammar: Grammar, event: TurnStart, t: float) -> None:
+    grammar.turns += 1
+    grammar.turn = OpenTurn(event.turn)
+
+
+def _turn_cancel(grammar: Grammar, event: TurnCancel, t: float) -> None:
+    cast(OpenTurn, grammar.turn).state = "cancelled"
+
+
+def _turn_end(grammar: Grammar, event: TurnEnd, t: float) -> None:
+    grammar.turn = None
+
+
+def _step_start(grammar: Grammar, event: StepStart, t: float) -> None:
+    turn = cast(OpenTurn, grammar.turn)
+    turn.steps += 1
+    grammar.step = turn.last = OpenStep(event.step, event.wire, event.model)
+
+
+def _step_end(grammar: Grammar, event: StepEnd, t: float) -> None:
+    grammar.step = None
+
+
+def _model_delta(grammar: Grammar, event: ModelDelta, t: float) -> None:
+    cast(OpenStep, grammar.step).deltas.append(event)
+
+
+def _model_retry(grammar: Grammar, event: ModelRetry, t: float) -> None:
+    cast(OpenStep, grammar.step).deltas.clear()
+
+
+def _model_message(grammar: Grammar, event: ModelMessage, t: float) -> None:
+    step = cast(OpenStep, grammar.step)
+    step.message = event
+    step.deltas.clear()
+    for block in event.blocks:
+        if isinstance(block, ToolUse):
+            step.calls[block.id] = OpenCall(block)
+            grammar.call_ids.add(block.id)
+
+
+def _tool_call(grammar: Grammar, event: ToolCall, t: float) -> None:
+    grammar.calls[event.call].state = "taken"
+
+
+def _tool_start(grammar: Grammar, event: ToolStart, t: float) -> None:
+    call = grammar.calls[event.call]
+    call.state, call.started, call.effect = "running", t, event.effect
+
+
+def _tool_output(grammar: Grammar, event: ToolOutput, t: float) -> None:
+    call = grammar.calls[event.call]
+    if call.output is None:
+        call.output = Clip(LOG_OUTPUT_BYTES)
+    call.output.add(event.text)
+
+
+def _tool_result(grammar: Grammar, event: ToolResult, t: float) -> None:
+    step = cast(OpenStep, grammar.step)
+    del step.calls[event.call]
+    step.closed.append(ClosedCall(event.name, event.status, event.seconds))
+
+
+def _ask_opened(grammar: Grammar, event: AskOpened, t: float) -> None:
+    grammar.asks[event.ask] = event
+    grammar.calls[event.call].asks[event.ask] = event
+
+
+def _ask_closed(grammar: Grammar, event: AskClosed, t: float) -> None:
+    opened = grammar.asks.pop(event.ask)
+    call = grammar.calls[event.call]
+    del call.asks[event.ask]
+    if event.answer == "withdrawn":
+        call.withdrawn = True
+    elif opened.kind == "question":
+        call.answered = event
+
+
+def _inbox_queued(grammar: Grammar, event: InboxQueued, t: float) -> None:
+    grammar.items[event.item] = event
+
+
+def _inbox_gone(grammar: Grammar, event: InboxConsumed | InboxCanceled, t: float) -> None:
+    del grammar.items[event.item]
+
+
+def _task_started(grammar: Grammar, event: TaskStarted, t: float) -> None:
+    grammar.tasks[event.task] = event
+
+
+def _task_ended(grammar: Grammar, event: TaskEnded, t: float) -> None:
+    del grammar.tasks[event.task]
+    grammar.items[event.item] = event
+
+
+# Lookups by machine. An event that names a turn or step which is not the open one finds that machine in the
+# state `other`, which no move allows.
+
+
+def _turn_state(grammar: Grammar, event: Any) -> str:
+    turn = grammar.turn
+    if turn is None:
+        return "none"
+    return turn.state if getattr(event, "turn", turn.id) == turn.id else "other"
+
+
+def _step_state(grammar: Grammar, event: Any) -> str:
+    step = grammar.step
+    if step is None:
+        return "none"
+    if getattr(event, "step", step.id) != step.id:
+        return "other"
+    return "calling" if step.message is not None else "streaming"
+
+
+def _call_state(grammar: Grammar, event: Any) -> str:
+    call = grammar.calls.get(event.call)
+    return call.state if call is not None else "none"
+
+
+def _ask_state(grammar: Grammar, event: Any) -> str:
+    opened = grammar.asks.get(event.ask)
+    if opened is None:
+        return "none"
+    return "open" if opened.call == event.call else "other"
+
+
+_STATE: Mapping[str, Callable[[Grammar, Any], str]] = {
+    "session": lambda grammar, event: grammar.session,
+    "turn": _turn_state,
+    "step": _step_state,
+    "call": _call_state,
+    "ask": _ask_state,
+    "item": lambda grammar, event: "queued" if event.item in grammar.items else "none",
+    "task": lambda grammar, event: "running" if event.task in grammar.tasks else "none",
+}
+
+_OPEN: Mapping[str, Callable[[Grammar, Any], bool]] = {
+    "turn": lambda grammar, event: grammar.turn is not None,
+    "step": lambda grammar, event: grammar.step is not None,
+    "call": lambda grammar, event: bool(grammar.calls),
+    "ask": lambda grammar, event: bool(grammar.calls[event.call].asks),
+}
+
+
+def _message_extra(grammar: Grammar, event: ModelMessage) -> str | None:
+    new: set[str] = set()
+    for block in event.blocks:
+        if isinstance(block, ToolUse):
+            if block.id in grammar.call_ids or block.id in new:
+                return f"call id {block.id!r} is not new in the session"
+            new.add(block.id)
+    return None
+
+
+def _turn_end_extra(grammar: Grammar, event: TurnEnd) -> str | None:
+    state = cast(OpenTurn, grammar.turn).state
+    if (event.outcome == "interrupted") != (state == "cut"):
+        return f"outcome {event.outcome} of a turn that is {state}: interrupted is for recovery only"
+    if state == "cancelled" and event.outcome != "aborted":
+        return f"outcome {event.outcome} of a turn that was cancelled"
+    if (event.outcome == "failed") != (event.code is not None):
+        return "a code belongs to the outcome failed, and only to it"
+    return None
+
+
+def _session_close_extra(grammar: Grammar, event: SessionClose) -> str | None:
+    left = [task.task for task in grammar.tasks.values() if task.lifetime == "session"]
+    return f"tasks of lifetime session are running: {', '.join(left)}" if left else None
+
+
+_EXTRA: Mapping[str, Callable[[Grammar, Any], str | None]] = {
+    "model/message": _message_extra,
+    "turn/end": _turn_end_extra,
+    "session/close": _session_close_extra,
+}
+
+_APPLY: Mapping[str, Callable[[Grammar, Any, float], None]] = {
+    "session/open": _session_open,
+    "session/close": _session_close,
+    "turn/start": _turn_start,
+    "turn/cancel": _turn_cancel,
+    "turn/end": _turn_end,
+    "step/start": _step_start,
+    "step/end": _step_end,
+    "model/delta": _model_delta,
+    "model/retry": _model_retry,
+    "model/message": _model_message,
+    "tool/call": _tool_call,
+    "tool/start": _tool_start,
+    "tool/output": _tool_output,
+    "tool/result": _tool_result,
+    "ask/opened": _ask_opened,
+    "ask/closed": _ask_closed,
+    "inbox/queued": _inbox_queued,
+    "inbox/consumed": _inbox_gone,
+    "inbox/canceled": _inbox_gone,
+    "task/started": _task_started,
+    "task/ended": _task_ended,
+}
