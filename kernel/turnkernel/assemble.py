@@ -1,0 +1,119 @@
+"""Deltas of one message to its blocks. No trio, no I/O; pure.
+
+The same function serves a message that came whole, one that a cancel or a broken stream cut, and one that is
+put together again from the log after a crash.
+"""
+
+from collections.abc import Container, Iterable
+
+import attrs
+import orjson
+
+from .codec import parse_object
+from .events import Delta, ModelDelta
+from .ids import call_id
+from .messages import AssistantBlock, Opaque, Text, Thinking, ToolUse
+from .text import is_blank, scrub
+
+__all__ = ["INTERRUPTED", "assemble"]
+
+INTERRUPTED = " [interrupted]"
+"""Ends the last text of a message that was cut."""
+
+
+@attrs.define
+class _Building:
+    kind: str
+    texts: list[str] = attrs.Factory(list)  # type: ignore[type-arg]
+    signature: str | None = None
+    call: str = ""
+    name: str = ""
+    ended: bool = False
+
+
+def assemble(
+    deltas: Iterable[Delta | ModelDelta], *, cut: bool, taken: Container[str]
+) -> tuple[AssistantBlock, ...]:
+    """The blocks of a message, fit for any context (laws C3 and C4); empty if nothing of it can stand.
+
+    `taken` holds the call ids that the session knows already. Of a message that was cut: whole calls and whole
+    thinking stay, a call whose input was cut goes, the last text ends with ` [interrupted]`. In every message:
+    blank text goes, calls come last, thinking does not come last.
+    """
+    said: list[AssistantBlock] = []
+    calls: list[ToolUse] = []
+    ids: set[str] = set()
+    for building in _gather(deltas):
+        if building.kind == "call":
+            if building.ended or not cut:
+                use = _tool_use(building, taken, ids)
+                ids.add(use.id)
+                calls.append(use)
+        elif (block := _block(building, cut)) is not None:
+            said.append(block)
+    if cut:
+        _mark(said)
+    blocks: list[AssistantBlock] = [*said, *calls]
+    while blocks and isinstance(blocks[-1], Thinking):
+        blocks.pop()
+    return tuple(blocks)
+
+
+def _gather(deltas: Iterable[Delta | ModelDelta]) -> list[_Building]:
+    blocks: dict[int, _Building] = {}
+    for delta in deltas:
+        building = blocks.get(delta.block)
+        if building is None:
+            kind = {"signature": "thinking", "input": "call", "end": "nothing"}.get(delta.part, delta.part)
+            building = blocks[delta.block] = _Building(kind)
+        match delta.part:
+            case "text" | "thinking" | "input" | "redacted" | "opaque":
+                building.texts.append(delta.text)
+            case "signature":
+                building.signature = (building.signature or "") + delta.text
+            case "call":
+                building.call, building.name = delta.call or "", delta.name or ""
+            case "end":
+                building.ended = True
+    return list(blocks.values())
+
+
+def _block(building: _Building, cut: bool) -> AssistantBlock | None:
+    text = scrub("".join(building.texts))
+    match building.kind:
+        case "text":
+            return None if is_blank(text) else Text(text)
+        case "thinking":
+            return Thinking(text, building.signature) if building.ended else None
+        case "redacted":
+            return Thinking("", redacted=text) if building.ended else None
+        case "opaque":
+            # A cut message keeps none: a server-side pair may have lost its other half.
+            return None if cut or not building.ended else Opaque(orjson.loads(text))
+        case _:
+            return None
+
+
+def _tool_use(building: _Building, taken: Container[str], ids: set[str]) -> ToolUse:
+    raw = scrub("".join(building.texts))
+    value = parse_object(raw)
+    known = _Both(taken, ids)
+    use = ToolUse(call_id(scrub(building.call), known), scrub(building.name), value or {})
+    return use if value is not None else attrs.evolve(use, raw=raw)
+
+
+@attrs.frozen
+class _Both:
+    first: Container[str]
+    second: Container[str]
+
+    def __contains__(self, item: str) -> bool:
+        return item in self.first or item in self.second
+
+
+def _mark(said: list[AssistantBlock]) -> None:
+    for index in range(len(said) - 1, -1, -1):
+        block = said[index]
+        if isinstance(block, Text):
+            said[index] = Text(block.text + INTERRUPTED)
+            return

@@ -1,0 +1,143 @@
+"""The authority over a running turn, and the table of shields. Uses trio scopes; knows no log.
+
+The authority is the nursery's own cancel scope together with the first cause. There is one or none: it is made
+when a turn opens its nursery and gone before `turn/end` is appended, so a handle kept from an earlier turn has
+nothing left to cancel.
+"""
+
+import math
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import attrs
+import trio
+
+from .causes import Answer, Cause, Urgency
+from .events import Error
+
+__all__ = ["SHIELDS", "Authority", "Holder", "Settled", "is_listed", "shield"]
+
+SHIELDS = {
+    "closing flush": "what a turn or session appended last must reach the disk although everything is cancelled",
+    "critical section": "what a tool must not have cut half-way, such as a rename or the end of a process",
+    "waiting for a thread": "a sync tool that was told to end is waited for, so that it does not go on unseen",
+    "watching a stuck turn": "who holds a cancelled turn must be said although the host cancelled the watcher",
+    "closing a response": "a connection must be closed although the request was cancelled",
+}
+"""Every shield there is and why (law R9)."""
+
+_listed: "weakref.WeakSet[trio.CancelScope]" = weakref.WeakSet()
+
+
+def shield(kind: str, seconds: float, *, outer_deadline: float = math.inf) -> trio.CancelScope:
+    """A scope that keeps outer cancels away until an absolute deadline: the only way to make one.
+
+    `kind` is a line of `SHIELDS`. `outer_deadline` is that of the shield around, if any, so that bounds don't
+    add up. Not a context manager function, so that `with` and what it swallows stand at the call site.
+    """
+    if kind not in SHIELDS:
+        raise ValueError(f"no such shield: {kind!r}")
+    scope = trio.CancelScope(deadline=min(trio.current_time() + seconds, outer_deadline), shield=True)
+    _listed.add(scope)
+    return scope
+
+
+def is_listed(scope: trio.CancelScope) -> bool:
+    """Whether a shield came from `shield`."""
+    return scope in _listed
+
+
+@attrs.frozen(eq=False)
+class Holder:
+    """Something that a call holds besides its trio task."""
+
+    call: str
+    kind: Literal["thread", "process"]
+    name: str
+
+
+@attrs.frozen
+class Settled:
+    """How a cancelled turn came to rest."""
+
+    outcome: str | None
+    """The outcome in `turn/end`; None where no turn was running."""
+    durable: bool
+    """Whether everything of it is as durable as the session's mode promises."""
+    milestones: dict[str, float]
+    """Seconds from the first cancel to `stream_closed`, `tasks_gone`, `processes_gone`, `ended`, `durable`, as far
+    as they happened."""
+
+
+class Authority:
+    """The one right to cancel a running turn, and what the turn's rooms tell each other meanwhile."""
+
+    def __init__(self, turn: str, scope: trio.CancelScope) -> None:
+        self.turn = turn
+        self.cause: Cause | None = None
+        """The first one; later ones change nothing."""
+        self.urgency: Urgency | None = None
+        self.cancelled_at = 0.0
+        self.milestones: dict[str, float] = {}
+        self.errors: list[Error] = []
+        """Every error of the turn, for `turn/end`."""
+        self.holders: set[Holder] = set()
+        self.settled = trio.Event()
+        self.outcome: Settled | None = None
+        self.cancelled = trio.Event()
+        self._scope = scope
+        self._urgent = trio.Event()
+        self._sections: set[trio.CancelScope] = set()
+
+    def __repr__(self) -> str:
+        return f"<Authority {self.turn} cause={self.cause} urgency={self.urgency!r} holders={len(self.holders)}>"
+
+    def cancel(self, cause: Cause, urgency: Urgency) -> Answer:
+        """Cancel the turn's scope, or raise the urgency if that was done. Synchronous."""
+        answer = Answer.REPEATED
+        if self.cause is None:
+            self.cause = cause
+            self.cancelled_at = trio.current_time()
+            self._scope.cancel(reason=cause.value)
+            self.cancelled.set()
+            answer = Answer.APPLIED
+        if self.urgency is None or urgency > self.urgency:
+            self.urgency = urgency
+        if self.urgency is Urgency.NOW:
+            self._urgent.set()
+            for section in self._sections:
+                section.cancel(reason="now")
+        return answer
+
+    async def urgent(self) -> None:
+        """Wait until the turn is to end *now*."""
+        await self._urgent.wait()
+
+    @contextmanager
+    def section(self, scope: trio.CancelScope) -> Iterator[None]:
+        """While inside, `scope` is cancelled as soon as the urgency is *now*."""
+        self._sections.add(scope)
+        if self.urgency is Urgency.NOW:
+            scope.cancel(reason="now")
+        try:
+            yield
+        finally:
+            self._sections.discard(scope)
+
+    @contextmanager
+    def holding(self, holder: Holder) -> Iterator[None]:
+        """Names something that is alive, while it is."""
+        self.holders.add(holder)
+        try:
+            yield
+        finally:
+            self.holders.discard(holder)
+            if holder.kind == "process" and not any(other.kind == "process" for other in self.holders):
+                self.mark("processes_gone")
+
+    def mark(self, milestone: str) -> None:
+        """Note when something was reached, counted from the cancel; before a cancel nothing is noted."""
+        if self.cause is not None:
+            self.milestones[milestone] = trio.current_time() - self.cancelled_at

@@ -1,0 +1,183 @@
+"""What is still open in a log to the events that close it. No trio, no I/O; pure.
+
+One function, two callers: the closing block of a live turn, where most is closed already, and recovery after a
+crash, where nothing is. Deterministic, and idempotent because a closed log has nothing open.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from .assemble import assemble
+from .causes import Cause
+from .events import (
+    AskClosed,
+    Error,
+    Event,
+    FailureCode,
+    ModelMessage,
+    Outcome,
+    ResultStatus,
+    StepEnd,
+    TaskEnded,
+    ToolResult,
+    TurnEnd,
+)
+from .grammar import ClosedCall, Grammar, OpenCall, OpenStep, OpenTurn
+from .messages import Text, ToolUse
+from .wording import CalledFacts, CallFacts, TurnFacts, Wording
+
+__all__ = ["INTERRUPTION", "Ending", "closers", "partial_message"]
+
+
+@attrs.frozen
+class Ending:
+    """How a turn ended."""
+
+    outcome: Outcome
+    code: FailureCode | None = None
+    errors: tuple[Error, ...] = ()
+    cause: Cause | None = None
+    """Run-time only: words the reminder, is not logged."""
+
+
+INTERRUPTION = Ending("interrupted")
+"""The ending that recovery gives."""
+
+
+def closers(grammar: Grammar, wording: Wording, ending: Ending) -> list[Event]:
+    """The events that close the open turn, and on recovery the tasks that died with the kernel.
+
+    In this order: the partial message from the deltas; per open call in model order its ask and its result;
+    the step's end; the turn's end with its reminder; the ends of lost tasks.
+    """
+    turn = grammar.turn
+    events: list[Event] = []
+    if turn is not None:
+        closing = _Closing(grammar, wording, ending, turn)
+        closing.close_step()
+        closing.close_turn()
+        events += closing.events
+    if ending.outcome == "interrupted":
+        events += _lost_tasks(grammar)
+    return events
+
+
+def partial_message(grammar: Grammar, turn: str, step: OpenStep) -> ModelMessage | None:
+    """What a cut stream leaves, or None if nothing of it can stand (table of DESIGN 4)."""
+    blocks = assemble(step.deltas, cut=True, taken=grammar.call_ids)
+    if not blocks:
+        return None
+    return ModelMessage(turn, step.id, step.wire, step.model, blocks, "cut", synthetic=True)
+
+
+class _Closing:
+    def __init__(self, grammar: Grammar, wording: Wording, ending: Ending, turn: OpenTurn) -> None:
+        self.grammar, self.wording, self.ending, self.turn = grammar, wording, ending, turn
+        self.events: list[Event] = []
+        self.closed: list[ClosedCall] = list(turn.last.closed) if turn.last is not None else []
+        self.message = turn.last.message if turn.last is not None else None
+
+    def close_step(self) -> None:
+        step = self.grammar.step
+        if step is None:
+            return
+        calls: Sequence[OpenCall] = tuple(step.calls.values())
+        if step.message is None:
+            self.message = partial_message(self.grammar, self.turn.id, step)
+            if self.message is not None:
+                self.events.append(self.message)
+                calls = [OpenCall(block) for block in self.message.blocks if isinstance(block, ToolUse)]
+        for call in calls:
+            self.close_call(call)
+        self.events.append(StepEnd(self.turn.id, step.id, synthetic=True))
+
+    def close_call(self, call: OpenCall) -> None:
+        for ask in call.asks.values():
+            self.events.append(
+                AskClosed(self.turn.id, ask.call, ask.ask, "withdrawn", synthetic=True),
+            )
+        status, text = self.result_of(call)
+        is_error = status not in ("ok", "dismissed")
+        self.events.append(
+            ToolResult(
+                self.turn.id, call.use.id, call.use.name, status, is_error, text, seconds=None, synthetic=True
+            )
+        )
+        self.closed.append(ClosedCall(call.use.name, status, None))
+
+    def result_of(self, call: OpenCall) -> tuple[ResultStatus, str]:
+        facts = CallFacts(
+            call.use.name,
+            cause=self.ending.cause,
+            output=call.output.text() if call.output is not None else "",
+            effect=call.effect,
+        )
+        status: ResultStatus
+        if call.asks or call.withdrawn:
+            status = "withdrawn"
+        elif call.answered is not None and call.answered.answer == "dismissed":
+            status = "dismissed"
+        elif call.answered is not None:
+            # The person did answer; only the result that carries it is missing.
+            return "ok", call.answered.text or self.wording.empty()
+        else:
+            status = "unknown" if call.state == "running" else "not_started"
+        return status, self.wording.result(status, facts)
+
+    def close_turn(self) -> None:
+        ending = self.ending
+        reminder = self.wording.reminder(
+            TurnFacts(
+                ending.outcome,
+                ending.cause,
+                ending.code,
+                ending.errors,
+                calls=[CalledFacts(call.name, call.status, call.seconds) for call in self.closed],
+                text_cut=self.cut_text(),
+                calls_cut=self.cut_calls(),
+                answered=self.answered(),
+            )
+        )
+        recovered = ending.outcome == "interrupted"
+        self.events.append(
+            TurnEnd(self.turn.id, ending.outcome, ending.code, ending.errors, reminder, synthetic=recovered)
+        )
+
+    def cut_text(self) -> bool:
+        message = self.message
+        return (
+            message is not None
+            and message.stop == "cut"
+            and any(isinstance(block, Text) for block in message.blocks)
+        )
+
+    def cut_calls(self) -> list[str]:
+        step = self.grammar.step
+        if step is None or step.message is not None:
+            return []
+        ended = {delta.block for delta in step.deltas if delta.part == "end"}
+        return [
+            delta.name for delta in step.deltas if delta.part == "call" and delta.name and delta.block not in ended
+        ]
+
+    def answered(self) -> bool:
+        message = self.message
+        if message is None or message.stop == "cut" or self.grammar.step is not None:
+            return False
+        return not any(isinstance(block, ToolUse) for block in message.blocks)
+
+
+def _lost_tasks(grammar: Grammar) -> list[Event]:
+    return [
+        TaskEnded(
+            task.task,
+            f"{task.task}.end",
+            task.name,
+            "lost",
+            f"[Task {task.task}] {task.name} ended with the program that ran it; its result is unknown.",
+            synthetic=True,
+        )
+        for task in grammar.tasks.values()
+        if task.lifetime == "session"
+    ]
