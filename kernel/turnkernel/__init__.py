@@ -1,0 +1,52 @@
+"""turnkernel: an agent kernel on trio. A turn is a nursery; when it is over, nothing of it is left.
+
+Everything a user of the library needs is named here; other names are private by their place.
+"""
+
+from .causes import Answer, Cause, Urgency
+from .errors import (
+    InternalError,
+    LogDamagedError,
+    LogFailedError,
+    ProviderError,
+    SessionClosedError,
+    SessionLiveError,
+    TurnkernelError,
+)
+from .gate import Block, Gate, Rewrite
+from .kernel import Receipt, Settings
+from .provider import Finish, Provider, Request, RetryPolicy, ToolSpec
+from .session import Session, open_session
+from .tool import Answered, Tool, ToolContext, ToolOutput
+from .wording import WORDINGS, Wording
+
+__all__ = [
+    "WORDINGS",
+    "Answer",
+    "Answered",
+    "Block",
+    "Cause",
+    "Finish",
+    "Gate",
+    "InternalError",
+    "LogDamagedError",
+    "LogFailedError",
+    "Provider",
+    "ProviderError",
+    "Receipt",
+    "Request",
+    "RetryPolicy",
+    "Rewrite",
+    "Session",
+    "SessionClosedError",
+    "SessionLiveError",
+    "Settings",
+    "Tool",
+    "ToolContext",
+    "ToolOutput",
+    "ToolSpec",
+    "TurnkernelError",
+    "Urgency",
+    "Wording",
+    "open_session",
+]

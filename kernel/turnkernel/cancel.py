@@ -7,7 +7,7 @@ nothing left to cancel.
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -74,7 +74,7 @@ class Settled:
 class Authority:
     """The one right to cancel a running turn, and what the turn's rooms tell each other meanwhile."""
 
-    def __init__(self, turn: str, scope: trio.CancelScope) -> None:
+    def __init__(self, turn: str, nursery: trio.Nursery) -> None:
         self.turn = turn
         self.cause: Cause | None = None
         """The first one; later ones change nothing."""
@@ -86,8 +86,7 @@ class Authority:
         self.holders: set[Holder] = set()
         self.settled = trio.Event()
         self.outcome: Settled | None = None
-        self.cancelled = trio.Event()
-        self._scope = scope
+        self.nursery = nursery
         self._urgent = trio.Event()
         self._sections: set[trio.CancelScope] = set()
 
@@ -100,8 +99,7 @@ class Authority:
         if self.cause is None:
             self.cause = cause
             self.cancelled_at = trio.current_time()
-            self._scope.cancel(reason=cause.value)
-            self.cancelled.set()
+            self.nursery.cancel_scope.cancel(reason=cause.value)
             answer = Answer.APPLIED
         if self.urgency is None or urgency > self.urgency:
             self.urgency = urgency
@@ -116,7 +114,7 @@ class Authority:
         await self._urgent.wait()
 
     @contextmanager
-    def section(self, scope: trio.CancelScope) -> Iterator[None]:
+    def section(self, scope: trio.CancelScope) -> Generator[None, None, None]:
         """While inside, `scope` is cancelled as soon as the urgency is *now*."""
         self._sections.add(scope)
         if self.urgency is Urgency.NOW:
@@ -127,7 +125,7 @@ class Authority:
             self._sections.discard(scope)
 
     @contextmanager
-    def holding(self, holder: Holder) -> Iterator[None]:
+    def holding(self, holder: Holder) -> Generator[None, None, None]:
         """Names something that is alive, while it is."""
         self.holders.add(holder)
         try:

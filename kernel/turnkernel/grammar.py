@@ -163,12 +163,26 @@ class OpenTurn:
 class Grammar:
     """The state of one log. `check` refuses, `apply` moves; `append` of the journal does one after the other."""
 
-    __slots__ = ("asks", "call_ids", "epoch", "items", "seq", "session", "step", "tasks", "turn", "turns")
+    __slots__ = (
+        "asks",
+        "call_ids",
+        "epoch",
+        "items",
+        "opened",
+        "seq",
+        "session",
+        "step",
+        "tasks",
+        "turn",
+        "turns",
+    )
 
     def __init__(self) -> None:
         self.seq = 0
         self.epoch = 0
         self.session = "new"
+        self.opened: SessionOpen | None = None
+        """The last opening."""
         self.turns = 0
         """How many turns were started."""
         self.turn: OpenTurn | None = None
@@ -232,7 +246,7 @@ class Grammar:
 
 
 def _session_open(grammar: Grammar, event: SessionOpen, t: float) -> None:
-    grammar.session = "open"
+    grammar.session, grammar.opened = "open", event
     grammar.epoch += 1
     if grammar.turn is not None:
         grammar.turn.state = "cut"

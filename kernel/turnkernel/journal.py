@@ -104,6 +104,10 @@ class Journal:
         """For people: the path, or `memory`."""
         return self._store.where
 
+    def now(self) -> float:
+        """Seconds of this epoch, as records count them."""
+        return round(self._clock() - self._opened_at, 6)
+
     # ----------------------------------------------------------------------------------------------- load
 
     def load(self) -> PassedOver | None:
@@ -160,7 +164,7 @@ class Journal:
         grammar = self.grammar
         records: list[Record] = []
         data: list[bytes] = []
-        now = round(self._clock() - self._opened_at, 6)
+        now = self.now()
         try:
             for event in events:
                 grammar.check(event)

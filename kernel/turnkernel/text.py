@@ -6,9 +6,10 @@ answer 400), and text without end (a flood of output must cost bounded memory, i
 
 import re
 
-__all__ = ["Clip", "clip", "is_blank", "printable", "scrub"]
+__all__ = ["Clip", "clip", "is_blank", "printable", "safe", "scrub"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_BYTES = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def scrub(text: str) -> str:
@@ -32,6 +33,14 @@ def printable(text: str) -> str:
     reading direction are written as escapes.
     """
     return _CONTROL.sub(lambda found: ascii(found.group())[1:-1], scrub(text))
+
+
+def safe(text: str) -> str:
+    """Output of a tool as it goes into the log and to the model: no lone surrogates, control bytes visible.
+
+    Newlines, carriage returns and tabs stay; characters of any script stay.
+    """
+    return _BYTES.sub(lambda found: ascii(found.group())[1:-1], scrub(text))
 
 
 def clip(text: str, most: int) -> str:

@@ -1,0 +1,136 @@
+"""What a running call may do besides its work: the kernel's side of `tool.ToolContext`.
+
+Appends what the call shows, lists what it holds, and shields what it must not have cut.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import orjson
+import trio
+
+from .cancel import Authority, Holder, shield
+from .causes import Urgency
+from .events import Record, ToolCheckpoint, ToolResult, TurnSurvivor
+from .events import ToolOutput as ToolOutputEvent
+from .gate import ask
+from .grammar import LOG_OUTPUT_BYTES
+from .kernel import Kernel, LiveCall
+from .text import safe
+from .tool import Answered, Tool, resume_key
+
+__all__ = ["CallContext", "Checkpoints"]
+
+
+class Checkpoints:
+    """The last checkpoint of every piece of work that did not end `ok`. A fold of the log."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[str, str], Any] = {}
+        self._open: dict[str, tuple[str, str]] = {}
+
+    def apply(self, record: Record) -> None:
+        """Take in the next event."""
+        event = record.event
+        if isinstance(event, ToolCheckpoint):
+            self._open[event.call] = (event.name, event.key)
+            self._states[event.name, event.key] = event.state
+        elif isinstance(event, ToolResult):
+            key = self._open.pop(event.call, None)
+            if key is not None and event.status == "ok":
+                del self._states[key]
+
+    def key(self, tool: Tool, input: Mapping[str, Any]) -> str:
+        """The key of a piece of work."""
+        return resume_key(tool, input)
+
+    def state(self, tool: Tool, input: Mapping[str, Any]) -> Any:
+        """Where the same work got to before, or None."""
+        if not self._states:
+            return None
+        return self._states.get((tool.name, resume_key(tool, input)))
+
+
+class CallContext:
+    """See `tool.ToolContext`, whose promises this keeps."""
+
+    def __init__(self, kernel: Kernel, authority: Authority, live: LiveCall, key: str, resumed_state: Any) -> None:
+        self._kernel = kernel
+        self._authority = authority
+        self._live = live
+        self._key = key
+        self._shown = 0
+        self._over = False
+        self.call_id = live.use.id
+        self.resumed_state = resumed_state
+
+    def __repr__(self) -> str:
+        return f"<CallContext {self.call_id} {'over' if self._over else self._live.phase}>"
+
+    def close(self) -> None:
+        """The body has returned: nothing may be said in its name any more."""
+        self._over = True
+
+    def _check(self) -> None:
+        if self._over:
+            raise RuntimeError(f"the call {self.call_id} is over; its context can't be used any more")
+
+    @property
+    def urgency(self) -> Urgency | None:
+        """How urgently the call is to end; None while it is not."""
+        if self._live.stopped_by is not None and self._authority.urgency is None:
+            return Urgency.POLITE
+        return self._authority.urgency
+
+    async def urgent(self) -> None:
+        """Wait until the call is to end *now*."""
+        await self._authority.urgent()
+
+    def emit(self, text: str, stream: str = "stdout") -> None:
+        """Append `tool/output`, up to 256 KiB a call; what comes after is counted by the grammar's clip only."""
+        self._check()
+        if not text or self._shown >= LOG_OUTPUT_BYTES:
+            return
+        text = safe(text)
+        self._shown += len(text)
+        if self._shown >= LOG_OUTPUT_BYTES:
+            text = text[: len(text) - (self._shown - LOG_OUTPUT_BYTES)] + "\n[... more output is not logged ...]\n"
+        self._kernel.append(ToolOutputEvent(self._authority.turn, self.call_id, stream, text))
+
+    def checkpoint(self, state: Any) -> None:
+        """Append `tool/checkpoint`. Raises TypeError for a state that is no JSON value."""
+        self._check()
+        state = orjson.loads(orjson.dumps(state))
+        self._kernel.append(
+            ToolCheckpoint(self._authority.turn, self.call_id, self._live.use.name, self._key, state)
+        )
+        self._live.checkpointed = True
+
+    @contextmanager
+    def critical(self, reason: str, seconds: float) -> Generator[trio.CancelScope, None, None]:
+        """A bounded shield, listed, that ends early when the urgency is *now*."""
+        self._check()
+        scope = shield("critical section", seconds, outer_deadline=self._kernel.deadline)
+        with scope, self._authority.section(scope):
+            yield scope
+
+    @contextmanager
+    def holding(self, kind: Literal["thread", "process"], name: str) -> Generator[None, None, None]:
+        """Lists what the call holds, while it does."""
+        self._check()
+        if kind == "process":
+            self._live.process = True
+        with self._authority.holding(Holder(self.call_id, kind, name)):
+            yield
+
+    def survivor(self, kind: Literal["thread", "process"], name: str) -> None:
+        """Append `turn/survivor`; the call's result will be *unknown*."""
+        self._check()
+        self._live.survived = True
+        self._kernel.append(TurnSurvivor(self._authority.turn, self.call_id, kind, name))
+
+    async def ask(self, text: str, options: Sequence[str] = ()) -> Answered:
+        """Ask a person and wait; see `gate.ask`."""
+        self._check()
+        return await ask(self._kernel, self._live, "question", text, options)

@@ -1,0 +1,280 @@
+"""The calls of one step: which run when, each in its own trio task, each closed by that task.
+
+The nursery of a step's calls stands inside the turn's, so the turn's authority reaches every one of them. What
+is decided here is decided synchronously (`_ready`); the tasks only wait.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+import trio
+
+from .causes import Cause
+from .context import CallContext, Checkpoints
+from .errors import GrammarError, LogFailedError
+from .events import Error, ResultStatus, ToolCall, ToolResult, ToolStart
+from .gate import Gate, Refused
+from .kernel import Kernel, LiveCall
+from .messages import ToolUse
+from .text import clip, is_blank, safe
+from .tool import Tool, ToolOutput
+from .wording import MODEL_OUTPUT_BYTES, CallFacts
+
+__all__ = ["Dispatch", "errors_of", "leaves", "stop_call"]
+
+
+@attrs.frozen
+class _Verdict:
+    """How a call ended, as its result will say."""
+
+    status: ResultStatus
+    text: str
+
+
+class Dispatch:
+    """Runs the calls of one step.
+
+    Shared calls run together, at most `max_parallel`; an exclusive one runs alone; all are taken up in model
+    order. When `run` has returned, every call has its result. When it is cancelled, every call that a trio task
+    had taken up has one, and the turn's closers give one to the others.
+    """
+
+    def __init__(self, kernel: Kernel, gate: Gate, checkpoints: Checkpoints, uses: Sequence[ToolUse]) -> None:
+        assert kernel.authority is not None
+        self._kernel = kernel
+        self._gate = gate
+        self._checkpoints = checkpoints
+        self._authority = kernel.authority
+        self._turn = self._authority.turn
+        self._queue = deque(LiveCall(use) for use in uses)
+        self._running = 0
+        self._exclusive = False
+        kernel.calls.update((live.use.id, live) for live in self._queue)
+
+    async def run(self) -> None:
+        """Run them all and wait."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._start_ready(nursery)
+        finally:
+            self._kernel.calls.clear()
+
+    # ------------------------------------------------------------------------------------------- decisions
+
+    def _start_ready(self, nursery: trio.Nursery) -> None:
+        """Start what may start now. Synchronous."""
+        while self._queue:
+            live = self._queue[0]
+            if live.stopped_by is not None:  # cancelled while queued; has its result
+                self._queue.popleft()
+                continue
+            verdict = self._without_body(live)
+            if verdict is not None:
+                self._queue.popleft()
+                self._close(live, verdict)
+                continue
+            tool = self._kernel.tools[live.use.name]
+            exclusive = tool.concurrency == "exclusive"
+            if not self._ready(exclusive):
+                return
+            self._queue.popleft()
+            self._running += 1
+            self._exclusive = exclusive
+            live.scope = trio.CancelScope()
+            nursery.start_soon(self._call, live, tool, nursery, name=f"call {live.use.id}")
+
+    def _ready(self, exclusive: bool) -> bool:
+        if self._running == 0:
+            return True
+        return not (exclusive or self._exclusive) and self._running < self._kernel.settings.max_parallel
+
+    def _without_body(self, live: LiveCall) -> _Verdict | None:
+        """The verdict of a call that can't run at all, or that new words of the user come before."""
+        use, wording, kernel = live.use, self._kernel.wording, self._kernel
+        if use.raw is not None:
+            return _Verdict("error", wording.bad_input(use.name, use.raw))
+        if use.name not in kernel.tools:
+            return _Verdict("error", wording.unknown_tool(use.name, sorted(kernel.tools)))
+        if kernel.settings.steer_policy == "skip_unstarted" and kernel.queued("steer"):
+            return _Verdict("not_started", wording.skipped(CallFacts(use.name)))
+        return None
+
+    # ---------------------------------------------------------------------------------------- one call
+
+    async def _call(self, live: LiveCall, tool: Tool, nursery: trio.Nursery) -> None:
+        """One call from being taken up to its result. Its own closer, because it alone knows how it ended."""
+        verdict: _Verdict | None = None
+        assert live.scope is not None
+        try:
+            with live.scope:
+                verdict = await self._perform(live, tool)
+        finally:
+            # No checkpoint since the tool returned (law R6), and none until its result is in the log.
+            result = self._close(live, verdict or self._cut(live, tool))
+        self._running -= 1
+        self._exclusive = False
+        self._start_ready(nursery)
+        for hook in self._gate.after:
+            await self._after(hook, result)
+
+    async def _perform(self, live: LiveCall, tool: Tool) -> _Verdict:
+        kernel, use, turn = self._kernel, live.use, self._turn
+        # A spawned trio task runs to its first checkpoint even if a cancel came first; so this is the first.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        kernel.append(ToolCall(turn, use.id, use.name))
+        live.phase = "gate"
+        cleared = await self._gate.clear(kernel, live)
+        if isinstance(cleared, Refused):
+            return _Verdict(cleared.status, cleared.text)
+        live.phase = "starting"
+        await trio.lowlevel.checkpoint_if_cancelled()
+        kernel.append(ToolStart(turn, use.id, use.name, cleared, tool.effect))
+        if tool.effect != "read_only":
+            await kernel.journal.flush()
+            # The flush may have outlived a cancel.
+            await trio.lowlevel.checkpoint_if_cancelled()
+        live.phase = "running"
+        live.started = trio.current_time()
+        return await self._body(live, tool, cleared)
+
+    async def _body(self, live: LiveCall, tool: Tool, input: Mapping[str, Any]) -> _Verdict:
+        state = self._checkpoints.state(tool, input)
+        ctx = CallContext(self._kernel, self._authority, live, self._checkpoints.key(tool, input), state)
+        if tool.timeout is None:
+            return await self._run(live, tool, ctx, input)
+        verdict = None
+        with trio.CancelScope(deadline=trio.current_time() + tool.timeout):
+            verdict = await self._run(live, tool, ctx, input)
+        if verdict is None:
+            verdict = self._worded("timed_out", live, tool)
+        return verdict
+
+    async def _run(self, live: LiveCall, tool: Tool, ctx: CallContext, input: Mapping[str, Any]) -> _Verdict:
+        try:
+            output = await tool.run(ctx, input)
+        except (LogFailedError, GrammarError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a tool's failure is a value: the model is told
+            return self._raised(live, tool, error)
+        except BaseExceptionGroup as group:
+            cancelled, rest = group.split(trio.Cancelled)
+            if rest is None or not isinstance(rest, Exception):
+                raise
+            verdict = self._raised(live, tool, rest)
+            if cancelled is not None:
+                raise cancelled from None
+            return verdict
+        finally:
+            ctx.close()
+        return self._returned(live, output, tool)
+
+    def _returned(self, live: LiveCall, output: ToolOutput, tool: Tool) -> _Verdict:
+        status = output.status or ("error" if output.is_error else "ok")
+        text = safe(output.text)
+        if status in ("stopped", "timed_out") and is_blank(text):
+            return self._worded(status, live, tool)
+        return _Verdict(
+            status, clip(text, MODEL_OUTPUT_BYTES) if not is_blank(text) else self._kernel.wording.empty()
+        )
+
+    def _raised(self, live: LiveCall, tool: Tool, error: Exception) -> _Verdict:
+        """A failure of the body. While it is being stopped it is noted, and does not hide that it was stopped."""
+        shown = "; ".join(f"{type(leaf).__name__}: {safe(str(leaf))}".rstrip(": ") for leaf in leaves(error))
+        live.error = shown
+        if self._cause(live) is None:
+            return self._worded("error", live, tool)
+        self._authority.errors += errors_of(error, f"call {live.use.id}")
+        return self._worded("stopped", live, tool)
+
+    def _cut(self, live: LiveCall, tool: Tool) -> _Verdict:
+        """The verdict of a call that a cancel cut, by how far it had come."""
+        if live.phase == "running":
+            status: ResultStatus = "unknown" if live.survived else "stopped"
+        else:
+            status = "not_started"
+        if live.asking and live.stopped_by is None:
+            status = "withdrawn"
+        return self._worded(status, live, tool)
+
+    def _cause(self, live: LiveCall) -> Cause | None:
+        return live.stopped_by or self._authority.cause
+
+    def _worded(self, status: ResultStatus, live: LiveCall, tool: Tool) -> _Verdict:
+        call = self._kernel.grammar.calls[live.use.id]
+        facts = CallFacts(
+            live.use.name,
+            cause=self._cause(live) or self._kernel.settings.host_cause,
+            seconds=trio.current_time() - live.started if live.phase == "running" else None,
+            output=call.output.text() if call.output is not None else "",
+            error=live.error,
+            effect=tool.effect,
+            process=live.process,
+            resumable=live.checkpointed,
+            alone=live.stopped_by is not None,
+        )
+        wording = self._kernel.wording
+        return _Verdict(status, wording.raised(facts) if status == "error" else wording.result(status, facts))
+
+    def _close(self, live: LiveCall, verdict: _Verdict) -> ToolResult:
+        seconds = round(trio.current_time() - live.started, 6) if live.phase == "running" else None
+        is_error = verdict.status not in ("ok", "dismissed")
+        use = live.use
+        result = ToolResult(self._turn, use.id, use.name, verdict.status, is_error, verdict.text, seconds)
+        del self._kernel.calls[use.id]
+        self._kernel.append(result)
+        return result
+
+    async def _after(self, hook: Any, result: ToolResult) -> None:
+        try:
+            await hook(result)
+        except LogFailedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the result stands; the hook's failure is told in turn/end
+            self._authority.errors += errors_of(error, f"after-hook of call {result.call}")
+
+
+def stop_call(kernel: Kernel, call_id: str, cause: Cause = Cause.USER) -> bool | None:
+    """Stop one call. Synchronous. True if it was, None if it is being stopped already, False if it has ended.
+
+    One that is queued gets its result at once; one that a trio task has taken up gets it from that task.
+    """
+    live = kernel.calls.get(call_id)
+    if live is None:
+        return False
+    if live.stopped_by is not None:
+        return None
+    live.stopped_by = cause
+    if live.scope is not None:
+        live.scope.cancel(reason=cause.value)
+    else:
+        authority = kernel.authority
+        assert authority is not None
+        facts = CallFacts(live.use.name, cause=cause, alone=True)
+        text = kernel.wording.result("not_started", facts)
+        del kernel.calls[call_id]
+        kernel.append(ToolResult(authority.turn, call_id, live.use.name, "not_started", True, text))
+    return True
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions of a group, however deep; of a single one, itself."""
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [leaf for one in group.exceptions for leaf in leaves(one)]
+    return [error]
+
+
+def errors_of(error: BaseException, place: str) -> list[Error]:
+    """What `turn/end` says of an exception: its leaves but the cancels."""
+    return [
+        Error(qualified_name(type(leaf)), clip(safe(str(leaf)), 4096), place)
+        for leaf in leaves(error)
+        if not isinstance(leaf, trio.Cancelled)
+    ]
+
+
+def qualified_name(cls: type) -> str:
+    """A class's name, with its module unless it is built in."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,231 @@
+"""What all rooms of one session share: its log, its ports, its settings, and the slot of the authority.
+
+Holds the one synchronous function that cancels, because every room may cause a cancel and none may do it in its
+own way. Uses trio for the receipt only.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import attrs
+import trio
+
+from .cancel import Authority, Settled
+from .causes import Answer, Cause, Urgency
+from .errors import LogFailedError
+from .events import AskClosed, AskOpened, Event, InboxCanceled, InboxQueued, TaskStarted, TurnCancel
+from .grammar import Grammar
+from .journal import Journal
+from .messages import ToolUse
+from .provider import Provider, RetryPolicy
+from .replay import Context
+from .tool import Answered, Tool
+from .wording import DEFAULT, Wording
+
+__all__ = ["Kernel", "LiveCall", "PendingAsk", "Receipt", "Settings"]
+
+
+@attrs.frozen
+class Settings:
+    """What a session was opened with. Times in seconds."""
+
+    system: str = ""
+    """The system prompt."""
+    max_tokens: int = 8192
+    """Of one answer of the model."""
+    max_steps: int = 100
+    """Steps of one turn; then it ends as `max_steps`."""
+    turn_seconds: float | None = None
+    """Time of one turn; then it is cancelled, cause `limit`."""
+    context_tokens: int | None = None
+    """Estimated tokens of the context over which no request is made: `failed(context_limit)`."""
+    steer_policy: Literal["after_batch", "skip_unstarted"] = "after_batch"
+    """Whether a steer waits for all calls of its step, or only for those that run."""
+    max_parallel: int = 8
+    """Shared calls that run together."""
+    retry: RetryPolicy = attrs.field(factory=RetryPolicy)
+    wording: Wording = DEFAULT
+    thread_grace_seconds: float | None = None
+    """After a cancel, how long a thread that does not return is waited for; None: until the urgency is *now*."""
+    stuck_after_seconds: float = 10.0
+    """After a cancel, when `turn/stuck` says who holds the turn."""
+    closing_seconds: float = 5.0
+    """Bound of each closing flush."""
+    host_cause: Cause = Cause.HOST
+    """Cause of a cancel that came through a scope around the session."""
+
+
+@attrs.define(eq=False)
+class LiveCall:
+    """A call of the running turn that has no result yet."""
+
+    use: ToolUse
+    phase: Literal["queued", "gate", "starting", "running"] = "queued"
+    scope: trio.CancelScope | None = None
+    """Cancelled by `cancel_call`; None while no trio task runs it."""
+    stopped_by: Cause | None = None
+    """Set by `cancel_call`."""
+    asking: bool = False
+    process: bool = False
+    """Whether it has held a process."""
+    survived: bool = False
+    """Whether something of it was left alive."""
+    started: float = 0.0
+    checkpointed: bool = False
+    error: str = ""
+    """What went wrong while it was being stopped."""
+
+
+@attrs.define(eq=False)
+class PendingAsk:
+    """An ask that is open."""
+
+    event: AskOpened
+    closed: trio.Event = attrs.field(factory=trio.Event)
+    answered: Answered | None = None
+
+
+@attrs.frozen(eq=False)
+class Receipt:
+    """What a cancel did."""
+
+    answer: Answer
+    cause: Cause
+    """The first cause: not this one's, if the turn had been cancelled before."""
+    turn: str | None
+    """The turn that it acted on."""
+    dropped: tuple[InboxQueued, ...] = ()
+    """Queued input that it dropped, with its text, so that an editor can have it back."""
+    going_on: tuple[TaskStarted, ...] = ()
+    """Background work that lives on."""
+    _authority: Authority | None = None
+    _journal: Journal | None = None
+
+    async def settled(self) -> Settled:
+        """Wait until the turn is over and its log durable, or reported as failed. May itself be cancelled.
+
+        Returns at once for `idle` and `stale`. Raises `LogFailedError` if the log failed meanwhile.
+        """
+        if self._authority is None:
+            await trio.lowlevel.checkpoint()
+            return Settled(None, durable=True, milestones={})
+        await self._authority.settled.wait()
+        if self._journal is not None and self._journal.failure is not None:
+            raise self._journal.failure
+        return self._authority.outcome or Settled(None, durable=False, milestones=self._authority.milestones)
+
+
+class Kernel:
+    """One session's shared state. Its rooms are functions that are given it."""
+
+    def __init__(
+        self, journal: Journal, context: Context, provider: Provider, tools: Iterable[Tool], settings: Settings
+    ) -> None:
+        self.journal = journal
+        self.context = context
+        self.provider = provider
+        self.tools: Mapping[str, Tool] = _by_name(tools)
+        self.settings = settings
+        self.authority: Authority | None = None
+        """The running turn's, or None."""
+        self.calls: dict[str, LiveCall] = {}
+        """Calls of the running turn without a result."""
+        self.asks: dict[str, PendingAsk] = {}
+        self.deadline = float("inf")
+        """Trio time by which everything must be over; set when the session's block is left."""
+        self.cancelled = trio.lowlevel.ParkingLot()
+        """Unparked when a turn is cancelled."""
+        self.changed = trio.lowlevel.ParkingLot()
+        """Unparked when there may be work for the driver, or rest."""
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.journal!r} authority={self.authority!r} calls={len(self.calls)}>"
+
+    @property
+    def grammar(self) -> Grammar:
+        """What is open in the log."""
+        return self.journal.grammar
+
+    @property
+    def wording(self) -> Wording:
+        """The policy in force."""
+        return self.settings.wording
+
+    def append(self, *events: Event) -> None:
+        """`Journal.append`."""
+        self.journal.append(*events)
+
+    def queued(self, *kinds: str) -> list[InboxQueued]:
+        """Queued prompts and steers, in order; notices are not among them."""
+        return [
+            item for item in self.grammar.items.values() if isinstance(item, InboxQueued) and item.kind in kinds
+        ]
+
+    # --------------------------------------------------------------------------------------------- cancel
+
+    @trio.lowlevel.enable_ki_protection
+    def cancel(
+        self,
+        cause: Cause = Cause.USER,
+        *,
+        keep_inbox: bool = False,
+        turn: str | None = None,
+        urgency: Urgency | None = None,
+    ) -> Receipt:
+        """Cancel the running turn. Synchronous, never blocks, never raises (law R7).
+
+        The scope goes first, the record second. `turn` names the turn that is meant: any other is `stale` and
+        nothing at all happens. Prompts and steers that were queued when the turn was cancelled are dropped
+        unless `keep_inbox`.
+        """
+        authority = self.authority
+        tasks = tuple(self.grammar.tasks.values())
+        if turn is not None and (authority is None or authority.turn != turn):
+            return Receipt(Answer.STALE, cause, turn, going_on=tasks)
+        if authority is None:
+            dropped = () if keep_inbox or self.journal.closed else tuple(self.queued("prompt", "steer"))
+            self._record([InboxCanceled(item.item, "cancel") for item in dropped])
+            self.changed.unpark_all()
+            return Receipt(Answer.IDLE, cause, None, dropped, tasks)
+        answer = authority.cancel(cause, urgency or _urgency(authority, cause))
+        dropped = ()
+        if answer is Answer.APPLIED:
+            events: list[Event] = [TurnCancel(authority.turn), *self._withdrawals(authority.turn)]
+            if not keep_inbox:
+                dropped = tuple(self.queued("prompt", "steer"))
+                events += [InboxCanceled(item.item, "cancel") for item in dropped]
+            self._record(events)
+            self.cancelled.unpark_all()
+        first = authority.cause or cause
+        return Receipt(answer, first, authority.turn, dropped, tasks, authority, self.journal)
+
+    def _withdrawals(self, turn: str) -> list[Event]:
+        """Close every open ask, so that a late answer finds it closed and nothing reads as a denial."""
+        events: list[Event] = []
+        for pending in self.asks.values():
+            if pending.answered is None:
+                pending.answered = Answered("withdrawn", "")
+                events.append(AskClosed(turn, pending.event.call, pending.event.ask, "withdrawn"))
+        return events
+
+    def _record(self, events: list[Event]) -> None:
+        try:
+            if events:
+                self.journal.append(*events)
+        except LogFailedError:
+            # The scope is cancelled, which is what counts; the failure is told by whoever waits on the log.
+            pass
+
+
+def _urgency(authority: Authority, cause: Cause) -> Urgency:
+    second = authority.cause is not None and cause in (Cause.USER, Cause.REPLACED)
+    return Urgency.NOW if second or cause in (Cause.HOST, Cause.SHUTDOWN) else Urgency.POLITE
+
+
+def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
+    by_name: dict[str, Tool] = {}
+    for tool in tools:
+        if tool.name in by_name:
+            raise ValueError(f"two tools are named {tool.name!r}")
+        by_name[tool.name] = tool
+    return by_name

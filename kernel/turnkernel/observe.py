@@ -1,0 +1,133 @@
+"""What a person or a program can see of a session: its status, a fold, and who holds a stuck turn. Reads only."""
+
+import sys
+import threading
+import traceback
+from typing import Literal
+
+import attrs
+import trio
+
+from .cancel import Authority
+from .events import InboxCanceled, Record, TurnEnd, TurnStart
+from .grammar import Grammar
+
+__all__ = ["CallStatus", "Status", "StatusFold", "holders_of"]
+
+State = Literal["rest", "streaming", "calling", "asking", "stopping", "stopped"]
+
+
+@attrs.frozen
+class CallStatus:
+    """A call that has no result yet."""
+
+    call: str
+    name: str
+    state: str
+    """`asked`, `taken` or `running`."""
+    seconds: float | None
+    """How long its body has run."""
+
+
+@attrs.frozen
+class Status:
+    """What a screen shows (docs/status.md)."""
+
+    state: State
+    turn: str | None = None
+    calls: tuple[CallStatus, ...] = ()
+    asks: tuple[str, ...] = ()
+    """Ids of the asks that wait for a person."""
+    tasks: tuple[str, ...] = ()
+    """Ids of the background tasks that run."""
+    queued: int = 0
+    """Items that wait for a turn."""
+    outcome: str | None = None
+    """With `stopped`: how the last turn ended."""
+    dropped: tuple[str, ...] = ()
+    """With `stopped`: items that its cancel dropped."""
+
+
+class StatusFold:
+    """The status of a session, event by event."""
+
+    def __init__(self) -> None:
+        self._ended: TurnEnd | None = None
+        self._dropped: list[str] = []
+
+    def apply(self, record: Record) -> None:
+        """Take in the next event."""
+        match record.event:
+            case TurnStart():
+                self._ended = None
+                self._dropped.clear()
+            case TurnEnd() as event:
+                self._ended = event
+            case InboxCanceled(reason="cancel") as event:
+                self._dropped.append(event.item)
+            case _:
+                pass
+
+    def status(self, grammar: Grammar, now: float) -> Status:
+        """The status at `now`, seconds of the log's epoch."""
+        tasks, queued = tuple(grammar.tasks), len(grammar.items)
+        turn = grammar.turn
+        if turn is None:
+            ended = self._ended
+            if ended is None or ended.outcome == "completed":
+                return Status("rest", tasks=tasks, queued=queued)
+            return Status(
+                "stopped", ended.turn, (), (), tasks, queued, ended.outcome, dropped=tuple(self._dropped)
+            )
+        calls = tuple(
+            CallStatus(
+                call.use.id, call.use.name, call.state, None if call.started is None else now - call.started
+            )
+            for call in grammar.calls.values()
+        )
+        return Status(_state(grammar), turn.id, calls, tuple(grammar.asks), tasks, queued)
+
+
+def _state(grammar: Grammar) -> State:
+    assert grammar.turn is not None
+    if grammar.turn.state != "running":
+        return "stopping"
+    if grammar.asks:
+        return "asking"
+    return "calling" if grammar.calls else "streaming"
+
+
+def holders_of(authority: Authority, nursery: trio.Nursery) -> tuple[str, ...]:
+    """A line for each thing that keeps a cancelled turn from ending: trio tasks, threads, processes.
+
+    Trio tasks with their await stack, threads with their stack, processes as the tool named them.
+    """
+    lines = [f"trio task {task.name}: {_await_stack(task)}" for task in _tasks(nursery)]
+    for holder in sorted(authority.holders, key=lambda one: (one.call, one.kind, one.name)):
+        stack = f": {_thread_stack(holder.name)}" if holder.kind == "thread" else ""
+        lines.append(f"{holder.kind} of {holder.call}: {holder.name}{stack}")
+    return tuple(lines)
+
+
+def _tasks(nursery: trio.Nursery) -> list[trio.lowlevel.Task]:
+    """The innermost tasks below a nursery: those that wait for something else than their children."""
+    found: list[trio.lowlevel.Task] = []
+    for task in sorted(nursery.child_tasks, key=lambda one: one.name):
+        inner = [below for child in task.child_nurseries for below in _tasks(child)]
+        found += inner or [task]
+    return found
+
+
+def _await_stack(task: trio.lowlevel.Task) -> str:
+    frames = [f"{frame.f_code.co_name}:{number}" for frame, number in task.iter_await_frames()]
+    return " > ".join(frames[-6:]) or "not started"
+
+
+def _thread_stack(name: str) -> str:
+    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented, in spite of its name
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if thread.name == name and frame is not None:
+            stack = traceback.extract_stack(frame)[-4:]
+            return " > ".join(f"{entry.name}:{entry.lineno}" for entry in stack)
+    return "its thread is gone"

@@ -1,0 +1,431 @@
+"""The owner of the only long-lived nursery: one conversation, its log and its driver.
+
+`open_session` is the block that everything of a session lives in. Nothing outlives it.
+"""
+
+import datetime
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from os import PathLike
+from pathlib import Path
+
+import trio
+
+from . import gate as gates
+from .cancel import Authority, shield
+from .causes import Answer, Cause, Urgency
+from .context import Checkpoints
+from .dispatch import stop_call
+from .errors import InternalError, LogFailedError, SessionClosedError
+from .events import (
+    AskAnswer,
+    Event,
+    InboxCanceled,
+    InboxQueued,
+    Parent,
+    PassedOver,
+    SessionClose,
+    SessionOpen,
+    TurnStuck,
+)
+from .gate import Gate
+from .ids import new_session_id
+from .inbox import claim, has_work
+from .journal import Journal, RecordCursor
+from .kernel import Kernel, Receipt, Settings
+from .messages import Message
+from .observe import Status, StatusFold, holders_of
+from .provider import Provider
+from .repair import INTERRUPTION, closers
+from .replay import Context
+from .store import FileStore, MemoryStore, Store
+from .text import is_blank, scrub
+from .tool import Tool
+from .turn import Turn
+
+__all__ = ["EventCursor", "Session", "open_session"]
+
+
+class EventCursor:
+    """An iterator over events; see `RecordCursor`, which it wraps."""
+
+    def __init__(self, records: RecordCursor) -> None:
+        self._records = records
+
+    def __repr__(self) -> str:
+        return f"<EventCursor at {self._records.seq}>"
+
+    def __aiter__(self) -> "EventCursor":
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event; ends when the session does."""
+        return (await self._records.__anext__()).event
+
+
+class Session:
+    """One conversation. Made by `open_session`; every method is to be called from its trio run.
+
+    Methods that wait may be cancelled at any time. Methods that don't wait are synchronous and may be called
+    from anywhere in the run, also while everything is being cancelled.
+    """
+
+    def __init__(self, kernel: Kernel, gate: Gate, checkpoints: Checkpoints, status: StatusFold) -> None:
+        self._kernel = kernel
+        self._gate = gate
+        self._checkpoints = checkpoints
+        self._status = status
+        self._going = False
+        self._last_outcome = "completed"
+        self._accepting = True
+        self._nursery: trio.Nursery | None = None
+        self._fault: Exception | None = None
+        self._busy = False
+        """Whether the driver is between finding work and having done it."""
+        kernel.journal.on_failure = self._log_failed
+
+    def __repr__(self) -> str:
+        return f"<Session {self._kernel.journal.where} {self.status().state} seq={self._kernel.journal.seq}>"
+
+    # ---------------------------------------------------------------------------------------------- input
+
+    async def send(self, text: str) -> str:
+        """Queue a prompt for the next turn; its item's id. Durable when it returns (law L8).
+
+        Cancelled while it waits for the disk, it takes the item back, unless a turn has consumed it by then.
+        Raises ValueError for blank text, `SessionClosedError`, `LogFailedError`.
+        """
+        return await self._accept("prompt", text)
+
+    async def steer(self, text: str) -> str:
+        """Queue words for the running turn, to stand after the results of its current step; the item's id.
+
+        With no turn running it is a prompt. Durable when it returns; cancelled, as `send`.
+        """
+        running = self._kernel.authority is not None and self._kernel.authority.cause is None
+        return await self._accept("steer" if running else "prompt", text)
+
+    async def replace(self, text: str) -> Receipt:
+        """Cancel the running turn and queue a prompt instead, in one; the model is not reminded of the turn.
+
+        The receipt is that of the cancel. Durable when it returns; cancelled, as `send`.
+        """
+        self._check_input(text)
+        receipt = self.cancel(Cause.REPLACED)
+        await self._accept("prompt", text)
+        return receipt
+
+    def _check_input(self, text: str) -> None:
+        if not self._accepting:
+            raise SessionClosedError("the session's block is being left; it takes no more input")
+        if is_blank(text):
+            raise ValueError("the text is blank; no model API accepts that")
+
+    async def _accept(self, kind: str, text: str) -> str:
+        self._check_input(text)
+        journal = self._kernel.journal
+        item = f"i{journal.seq + 1}"
+        journal.append(InboxQueued(item, "steer" if kind == "steer" else "prompt", scrub(text)))
+        self._go()
+        try:
+            await journal.flush()
+        except trio.Cancelled:
+            self.withdraw(item)
+            raise
+        return item
+
+    def withdraw(self, item: str) -> bool:
+        """Take a queued item back. Synchronous. False if it was consumed or dropped before."""
+        queued = self._kernel.grammar.items.get(item)
+        if not isinstance(queued, InboxQueued) or self._kernel.journal.failure is not None:
+            return False
+        self._kernel.append(InboxCanceled(item, "withdrawn"))
+        self._kernel.changed.unpark_all()
+        return True
+
+    def go_on(self) -> None:
+        """Let what an earlier opening left queued start its turns. Synchronous."""
+        self._go()
+
+    def _go(self) -> None:
+        self._going = True
+        self._kernel.changed.unpark_all()
+
+    # --------------------------------------------------------------------------------------------- cancel
+
+    def cancel(self, cause: Cause = Cause.USER, *, keep_inbox: bool = False, turn: str | None = None) -> Receipt:
+        """Cancel the running turn. Synchronous, never blocks, never raises; see `Kernel.cancel`.
+
+        A second one makes it urgent: graces end. `turn` names the turn that is meant; any other answers `stale`.
+        """
+        return self._kernel.cancel(cause, keep_inbox=keep_inbox, turn=turn)
+
+    def cancel_call(self, call_id: str) -> Receipt:
+        """Stop one call; the turn goes on and the model is told. Synchronous, never raises.
+
+        `applied`, `repeated` if it is being stopped already, `stale` if it has its result or never was.
+        """
+        authority = self._kernel.authority
+        turn = authority.turn if authority is not None else None
+        try:
+            stopped = stop_call(self._kernel, call_id)
+        except LogFailedError:
+            stopped = True  # its scope is cancelled; the failure is told by whoever waits on the log
+        answer = {True: Answer.APPLIED, None: Answer.REPEATED, False: Answer.STALE}[stopped]
+        return Receipt(answer, Cause.USER, turn, going_on=tuple(self._kernel.grammar.tasks.values()))
+
+    def stop_all(self) -> Receipt:
+        """Cancel the turn and end every task. Synchronous, never raises."""
+        return self.cancel()
+
+    def answer(self, ask: str, word: AskAnswer, text: str = "") -> bool:
+        """A person's answer to an ask. Synchronous; False, and nothing happens, where no such ask is open."""
+        return gates.answer(self._kernel, ask, word, text)
+
+    # ---------------------------------------------------------------------------------------------- watch
+
+    @property
+    def turn(self) -> str | None:
+        """The running turn's id, a handle for `cancel(turn=...)`; None at rest."""
+        return self._kernel.authority.turn if self._kernel.authority is not None else None
+
+    @property
+    def context(self) -> tuple[Message, ...]:
+        """What the model would be sent, as the log stands."""
+        return self._kernel.context.messages
+
+    def status(self) -> Status:
+        """What a screen shows now."""
+        return self._status.status(self._kernel.grammar, self._kernel.journal.now())
+
+    def events(self, after: int = 0) -> EventCursor:
+        """A cursor over the events after record number `after`, as they come, until the session ends."""
+        return EventCursor(self.records(after))
+
+    def records(self, after: int = 0) -> RecordCursor:
+        """The same with each event's place in the log."""
+        return RecordCursor(self._kernel.journal, after)
+
+    async def rest(self) -> None:
+        """Wait until no turn runs and nothing waits for one. Raises `LogFailedError` where that can't come."""
+        await trio.lowlevel.checkpoint()
+        while not self._at_rest():
+            await self._kernel.changed.park()
+        if self._kernel.journal.failure is not None:
+            raise self._kernel.journal.failure
+
+    def _at_rest(self) -> bool:
+        if self._kernel.journal.failure is not None or self._kernel.journal.closed:
+            return self._kernel.authority is None
+        return self._kernel.authority is None and not self._busy and not self._runnable()
+
+    def _runnable(self) -> bool:
+        if not self._going or self._kernel.journal.failure is not None:
+            return False
+        notices = self._last_outcome not in ("aborted", "interrupted")
+        return has_work(self._kernel.grammar, notices=notices)
+
+    # --------------------------------------------------------------------------------------------- driver
+
+    @trio.lowlevel.enable_ki_protection
+    async def _drive(self) -> None:
+        """Run turns while there is something to run them for. Ends with the session's nursery."""
+        kernel = self._kernel
+        try:
+            while kernel.journal.failure is None:
+                if not self._runnable():
+                    self._busy = False
+                    kernel.changed.unpark_all()
+                    await kernel.changed.park()
+                    continue
+                self._busy = True
+                # Nothing is claimed while it waits: a cancel here has only the queue to drop.
+                await kernel.journal.flush()
+                await trio.lowlevel.checkpoint_if_cancelled()
+                claimed = claim(kernel.grammar) if self._runnable() else []
+                if claimed:
+                    await self._one_turn(claimed)
+            self._fault = kernel.journal.failure
+            self._stop()
+        except* LogFailedError:
+            self._fault = kernel.journal.failure
+            self._stop()
+        except* Exception as group:
+            self._fault = _internal(group)
+            self._stop()
+
+    async def _one_turn(self, claimed: list[Event]) -> None:
+        turn = Turn(self._kernel, self._gate, self._checkpoints)
+        try:
+            await turn.run(claimed)
+        finally:
+            self._last_outcome = turn.outcome or self._last_outcome
+
+    def _stop(self) -> None:
+        self._busy = False
+        self._accepting = False
+        self._kernel.changed.unpark_all()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel(reason="the kernel failed")
+
+    def _log_failed(self) -> None:
+        if self._kernel.authority is not None:
+            self._kernel.authority.cancel(Cause.LOG, Urgency.POLITE)
+            self._kernel.cancelled.unpark_all()
+        self._kernel.changed.unpark_all()
+
+    async def _watch(self) -> None:
+        """Notices a cancel of the host's, and says who holds a turn that does not end."""
+        try:
+            while True:
+                authority = self._kernel.authority
+                if authority is None or authority.cause is None:
+                    await self._kernel.cancelled.park()
+                else:
+                    await self._say_if_stuck(authority)
+        except trio.Cancelled:
+            authority = self._kernel.authority
+            if authority is not None:
+                self._kernel.cancel(self._kernel.settings.host_cause, keep_inbox=True, urgency=Urgency.NOW)
+                seconds = self._kernel.settings.stuck_after_seconds + 1.0
+                with shield("watching a stuck turn", seconds, outer_deadline=self._kernel.deadline):
+                    await self._say_if_stuck(authority)
+            raise
+
+    async def _say_if_stuck(self, authority: Authority) -> None:
+        with trio.move_on_after(self._kernel.settings.stuck_after_seconds):
+            await authority.settled.wait()
+            return
+        if self._kernel.authority is authority:
+            holders = holders_of(authority, authority.nursery)
+            try:
+                self._kernel.append(TurnStuck(authority.turn, holders))
+            except LogFailedError:
+                pass  # told by the driver
+        await authority.settled.wait()
+
+    # ---------------------------------------------------------------------------------------------- close
+
+    @asynccontextmanager
+    async def block(self) -> AsyncGenerator["Session", None]:
+        """The block that the session lives in; `open_session` enters it."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._drive, name="driver")
+                nursery.start_soon(self._watch, name="watcher")
+                try:
+                    yield self
+                finally:
+                    self._leave()
+                    nursery.cancel_scope.cancel(reason="the session's block was left")
+        except BaseExceptionGroup as group:
+            only = _only(group)
+            if only is None:
+                raise
+            # The block's own exception goes on as it was raised.
+            raise only from only.__cause__
+        finally:
+            await self._close()
+            if self._fault is not None:
+                raise self._fault
+
+    def _leave(self) -> None:
+        """No more input; the turn is told to end."""
+        self._accepting = False
+        if self._kernel.authority is not None and self._kernel.journal.failure is None:
+            self._kernel.cancel(Cause.SHUTDOWN, keep_inbox=True)
+
+    async def _close(self) -> None:
+        """Nothing runs any more: say so in the log, flush it, let it go."""
+        kernel = self._kernel
+        try:
+            if kernel.journal.failure is None:
+                kernel.append(SessionClose())
+                with shield("closing flush", kernel.settings.closing_seconds, outer_deadline=kernel.deadline):
+                    await kernel.journal.flush()
+        finally:
+            kernel.journal.close()
+            kernel.changed.unpark_all()
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    return group.exceptions[0] if len(group.exceptions) == 1 else None
+
+
+def _internal(group: BaseExceptionGroup[Exception]) -> InternalError:
+    error = InternalError(f"the kernel failed: {group.exceptions[0]!r}")
+    error.__cause__ = group.exceptions[0] if len(group.exceptions) == 1 else group
+    return error
+
+
+async def _open_store(path: str | PathLike[str] | Store | None, durability: str) -> tuple[Store, str]:
+    if durability not in ("power", "process", "memory"):
+        raise ValueError(f"durability is power, process or memory, not {durability!r}")
+    if path is None:
+        return MemoryStore(), "memory"
+    if isinstance(path, str | PathLike):
+        return await trio.to_thread.run_sync(FileStore.open, Path(path)), durability
+    return path, durability
+
+
+async def _load(journal: Journal, store: Store) -> PassedOver | None:
+    if isinstance(store, MemoryStore):
+        return journal.load()
+    # A long log must not hold up other sessions of this trio run.
+    return await trio.to_thread.run_sync(journal.load)
+
+
+def _opening(journal: Journal, containment: str, parent: Parent | None, tail: PassedOver | None) -> SessionOpen:
+    known = journal.grammar.opened
+    return SessionOpen(
+        known.session if known is not None else new_session_id(),
+        datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        journal.durability,
+        containment,
+        parent=parent or (known.parent if known is not None else None),
+        passed_over=(tail,) if tail is not None else (),
+    )
+
+
+@asynccontextmanager
+async def open_session(
+    path: str | PathLike[str] | Store | None,
+    *,
+    provider: Provider,
+    tools: Iterable[Tool] = (),
+    settings: Settings | None = None,
+    gate: Gate | None = None,
+    durability: str = "power",
+    containment: str = "none",
+    parent: Parent | None = None,
+    journal_type: type[Journal] = Journal,
+) -> AsyncGenerator[Session, None]:
+    """Open a log for writing, repair what a crash left, and run its turns inside the block.
+
+    `path` is the log's file, None for a log in memory, or a `Store`. Leaving the block, or a cancel around it,
+    takes no more input, ends the turn (cause `shutdown` or `host`), writes `session/close`, flushes, unlocks.
+    An opening never calls the model: what was queued waits for the next input or for `go_on()`.
+
+    Raises `SessionLiveError` where another kernel has the log open, `LogDamagedError` where it can't be read,
+    OSError where the file system refuses; from the block `LogFailedError` and `InternalError`. What the block
+    itself raises leaves as it is.
+    """
+    settings = settings or Settings()
+    gate = gate or Gate()
+    context, checkpoints, status = Context(), Checkpoints(), StatusFold()
+    store, durability = await _open_store(path, durability)
+    journal = journal_type(
+        store, durability=durability, folds=(context, checkpoints, gate, status), clock=trio.current_time
+    )
+    try:
+        tail = await _load(journal, store)
+        kernel = Kernel(journal, context, provider, tools, settings)
+        journal.append(_opening(journal, containment, parent, tail))
+        journal.append(*closers(journal.grammar, settings.wording, INTERRUPTION))
+        await journal.flush()
+    except BaseException:
+        journal.close()
+        raise
+    async with Session(kernel, gate, checkpoints, status).block() as session:
+        yield session

@@ -1,0 +1,179 @@
+"""A scripted model and scripted tools, for virtual runs: no network, no process, the clock is trio's.
+
+The provider plays `Reply`s straight as model events; the tools do what a list of actions says.
+"""
+
+import builtins
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any
+
+import attrs
+import trio
+
+from ..errors import ProviderError
+from ..provider import ModelEvent, Request
+from ..tool import Concurrency, Effect, ToolContext, ToolOutput
+from .replies import Reply, model_events
+
+__all__ = ["Action", "ScriptedProvider", "ScriptedTool"]
+
+Action = Mapping[str, Any]
+"""One entry of a tool's `does` or `on_cancel`: a table with one key (DESIGN 10)."""
+
+
+class ScriptedProvider:
+    """Plays replies in order, one per request; remembers every request. One too many is refused as HTTP 500."""
+
+    def __init__(self, replies: Sequence[Reply], *, wire: str = "scripted", model: str = "scripted-1") -> None:
+        self.wire = wire
+        self.model = model
+        self.requests: list[Request] = []
+        self.open_streams = 0
+        """Streams that are open now: none after a turn (law R1)."""
+        self.unmet = 0
+        """Requests for which there was no reply."""
+        self._replies = list(replies)
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """The next reply."""
+        self.requests.append(request)
+        number = len(self.requests) - 1
+        if number < len(self._replies):
+            return _Stream(self, self._replies[number])
+        self.unmet += 1
+        return _Stream(self, Reply(status=500, body="no reply is left in the script"))
+
+
+def _refuse(reply: Reply) -> None:
+    if reply.status != 200:
+        retryable = reply.status in (429, 500, 503, 529)
+        raise ProviderError(f"HTTP {reply.status}: {reply.body}", retryable=retryable, status=reply.status)
+
+
+class _Stream:
+    def __init__(self, provider: ScriptedProvider, reply: Reply) -> None:
+        self._provider = provider
+        self._reply = reply
+        self._events: list[ModelEvent] = []
+        self._played = 0
+
+    async def __aenter__(self) -> AsyncIterator[ModelEvent]:
+        self._provider.open_streams += 1
+        try:
+            await trio.lowlevel.checkpoint()
+            _refuse(self._reply)
+        except BaseException:
+            self._provider.open_streams -= 1
+            raise
+        self._events = model_events(self._reply)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._provider.open_streams -= 1
+        await trio.lowlevel.checkpoint()
+
+    def __aiter__(self) -> AsyncIterator[ModelEvent]:
+        return self
+
+    async def __anext__(self) -> ModelEvent:
+        reply = self._reply
+        if reply.pace:
+            await trio.sleep(reply.pace)
+        else:
+            await trio.lowlevel.checkpoint()
+        fault_at = len(self._events) - 1
+        if reply.after_bytes is not None:
+            # There are no bytes here: a delta counts as one piece of eight.
+            fault_at = min(fault_at, reply.after_bytes // 8)
+        if reply.fault is not None and self._played >= fault_at:
+            if reply.fault == "stall":
+                await trio.sleep_forever()
+            raise ProviderError(f"the stream broke: {reply.fault}", retryable=True)
+        event = self._events[self._played]
+        self._played += 1
+        return event
+
+
+@attrs.frozen(eq=False)
+class ScriptedTool:
+    """A tool that does what a list of actions says, and `on_cancel` when a cancel cuts it."""
+
+    name: str
+    does: Sequence[Action] = ()
+    on_cancel: Sequence[Action] = ()
+    effect: Effect = "effect"
+    concurrency: Concurrency = "shared"
+    timeout: float | None = None
+    description: str = "A scripted tool."
+    schema: Mapping[str, Any] = attrs.field(factory=lambda: {"type": "object"})
+    began: list[str] = attrs.field(factory=list[str])
+    """Call ids whose body began: the ground truth of laws L4 and R5."""
+    ended: list[str] = attrs.field(factory=list[str])
+    """Call ids whose body came to its end with a result."""
+
+    async def run(self, ctx: ToolContext, input: Mapping[str, Any]) -> ToolOutput:
+        """Do the actions in order."""
+        self.began.append(ctx.call_id)
+        playing = _Playing(ctx)
+        try:
+            for action in self.does:
+                await playing.do(action)
+        except trio.Cancelled:
+            if not playing.swallow:
+                with ctx.critical("scripted cleanup", 60):
+                    for action in self.on_cancel:
+                        await playing.do(action)
+                raise
+        self.ended.append(ctx.call_id)
+        return ToolOutput(playing.result)
+
+
+class ScriptedError(Exception):
+    """What `raise` in a script raises where it names no built-in exception."""
+
+
+def scripted_error(text: str) -> Exception:
+    """The exception that `Name: words` means."""
+    name, _, words = text.partition(":")
+    kind: object = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        return kind(words.strip())
+    return ScriptedError(text)
+
+
+class _Playing:
+    def __init__(self, ctx: ToolContext) -> None:
+        self.ctx = ctx
+        self.result = "done"
+        self.swallow = False
+
+    async def do(self, action: Action) -> None:
+        ((verb, value),) = action.items()
+        match verb:
+            case "emit":
+                self.ctx.emit(value)
+            case "sleep":
+                await trio.sleep(value)
+            case "checkpoint":
+                self.ctx.checkpoint(value)
+            case "ask":
+                said = await self.ctx.ask(value)
+                self.result = said.text or said.answer
+            case "critical":
+                with self.ctx.critical("scripted", value + 60):
+                    await trio.sleep(value)
+            case "swallow":
+                self.swallow = bool(value)
+            case "shield":
+                with trio.CancelScope(shield=True):  # unlisted on purpose: law R9 must catch it
+                    await trio.sleep(value)
+            case "raise":
+                raise scripted_error(value)
+            case "result":
+                self.result = value
+            case _:
+                raise ValueError(f"a scripted tool can't {verb!r} here")
