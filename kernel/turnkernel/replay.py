@@ -41,6 +41,14 @@ class Context:
     def __repr__(self) -> str:
         return f"<Context of {len(self._messages)} messages, {self.size} characters>"
 
+    def copy(self) -> "Context":
+        """A context that goes its own way from here."""
+        other = Context()
+        other._messages, other._queued = list(self._messages), dict(self._queued)
+        other._calls, other._results = self._calls, dict(self._results)
+        other._reminder, other.size = self._reminder, self.size
+        return other
+
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages as they stand: user first, roles alternating."""

@@ -95,15 +95,14 @@ class Session:
         Cancelled while it waits for the disk, it takes the item back, unless a turn has consumed it by then.
         Raises ValueError for blank text, `SessionClosedError`, `LogFailedError`.
         """
-        return await self._accept("prompt", text)
+        return await self._accept(text, prompt=True)
 
     async def steer(self, text: str) -> str:
         """Queue words for the running turn, to stand after the results of its current step; the item's id.
 
         With no turn running it is a prompt. Durable when it returns; cancelled, as `send`.
         """
-        running = self._kernel.authority is not None and self._kernel.authority.cause is None
-        return await self._accept("steer" if running else "prompt", text)
+        return await self._accept(text, prompt=False)
 
     async def replace(self, text: str) -> Receipt:
         """Cancel the running turn and queue a prompt instead, in one; the model is not reminded of the turn.
@@ -112,7 +111,7 @@ class Session:
         """
         self._check_input(text)
         receipt = self.cancel(Cause.REPLACED)
-        await self._accept("prompt", text)
+        await self._accept(text, prompt=True)
         return receipt
 
     def _check_input(self, text: str) -> None:
@@ -121,14 +120,23 @@ class Session:
         if is_blank(text):
             raise ValueError("the text is blank; no model API accepts that")
 
-    async def _accept(self, kind: str, text: str) -> str:
+    def post(self, text: str, *, prompt: bool = False) -> str:
+        """What `steer` (or, with `prompt`, `send`) does before it waits: queue, and don't wait for the disk.
+
+        Synchronous, for callers that can't wait; a power cut may take the item back. Raises as `send`.
+        """
         self._check_input(text)
-        journal = self._kernel.journal
-        item = f"i{journal.seq + 1}"
-        journal.append(InboxQueued(item, "steer" if kind == "steer" else "prompt", scrub(text)))
+        authority = self._kernel.authority
+        steer = not prompt and authority is not None and authority.cause is None
+        item = f"i{self._kernel.journal.seq + 1}"
+        self._kernel.append(InboxQueued(item, "steer" if steer else "prompt", scrub(text)))
         self._go()
+        return item
+
+    async def _accept(self, text: str, *, prompt: bool) -> str:
+        item = self.post(text, prompt=prompt)
         try:
-            await journal.flush()
+            await self._kernel.journal.flush()
         except trio.Cancelled:
             self.withdraw(item)
             raise
@@ -250,7 +258,7 @@ class Session:
         except* LogFailedError:
             self._fault = kernel.journal.failure
             self._stop()
-        except* Exception as group:
+        except* Exception as group:  # noqa: BLE001 - a fault of the kernel leaves the block as what it is
             self._fault = _internal(group)
             self._stop()
 

@@ -4,6 +4,7 @@ The provider plays `Reply`s straight as model events; the tools do what a list o
 """
 
 import builtins
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -34,14 +35,17 @@ class ScriptedProvider:
         """Streams that are open now: none after a turn (law R1)."""
         self.unmet = 0
         """Requests for which there was no reply."""
-        self._replies = list(replies)
+        self._left = deque(replies)
+
+    def replace(self, replies: Sequence[Reply]) -> None:
+        """Play these from the next request on."""
+        self._left = deque(replies)
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
         """The next reply."""
         self.requests.append(request)
-        number = len(self.requests) - 1
-        if number < len(self._replies):
-            return _Stream(self, self._replies[number])
+        if self._left:
+            return _Stream(self, self._left.popleft())
         self.unmet += 1
         return _Stream(self, Reply(status=500, body="no reply is left in the script"))
 
@@ -115,9 +119,19 @@ class ScriptedTool:
     ended: list[str] = attrs.field(factory=list[str])
     """Call ids whose body came to its end with a result."""
 
+    running: set[str] = attrs.field(factory=set[str])
+    """Call ids whose body runs now."""
+
     async def run(self, ctx: ToolContext, input: Mapping[str, Any]) -> ToolOutput:
         """Do the actions in order."""
         self.began.append(ctx.call_id)
+        self.running.add(ctx.call_id)
+        try:
+            return await self._play(ctx)
+        finally:
+            self.running.discard(ctx.call_id)
+
+    async def _play(self, ctx: ToolContext) -> ToolOutput:
         playing = _Playing(ctx)
         try:
             for action in self.does:

@@ -1,0 +1,428 @@
+"""Cancel at every scheduling point: a program of prompts, replies and tools, run once per place a cancel can strike.
+
+A *site* is an instant at which other code of the same trio run could call `cancel`: B, just before a step of a
+trio task (it was woken already, what it was woken with is decided and kept), and A, after the last step of a
+batch when the loop goes to wait (everybody is parked, waits get aborted). Between two trio steps nothing else
+can run, so A and B together are complete for one schedule; `seed` chooses the schedule.
+
+Uses trio's private scheduling switches, guarded by `tests/kernel/test_sweep.py`; only for virtual runs. The
+method is old: xapi did it in 2012 for virtual machines, trio issue 77 asks for it since 2017.
+"""
+
+import gc
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+import trio
+import trio.testing
+from trio.lowlevel import Task
+
+from ..cancel import is_listed
+from ..causes import Answer
+from ..events import Event, Record, ToolResult, ToolStart, TurnEnd
+from ..gate import Gate
+from ..journal import Journal
+from ..kernel import Receipt, Settings
+from ..session import Session, open_session
+from .laws import Violation, check_log
+from .replies import Reply
+from .scripted import ScriptedProvider, ScriptedTool
+
+__all__ = [
+    "Action",
+    "Box",
+    "Failure",
+    "Livelock",
+    "Program",
+    "Run",
+    "Site",
+    "cancel",
+    "host_cancel",
+    "pairs",
+    "play",
+    "sweep",
+    "truth",
+]
+
+
+class Livelock(BaseException):
+    """Everybody is blocked and no deadline is left: the run would spin for ever under a virtual clock."""
+
+
+@attrs.frozen
+class Program:
+    """What a virtual run does: prompts said one after the other, each when the session is at rest."""
+
+    title: str
+    replies: Sequence[Reply]
+    tools: Callable[[], Sequence[ScriptedTool]] = tuple
+    prompts: Sequence[str] = ("go",)
+    settings: Settings = attrs.field(factory=Settings)
+    gate: Callable[[], Gate] = Gate
+    steers: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    """Words to steer with right after the first event of a type: the steer of a person who types meanwhile."""
+    answers: Sequence[str] = ()
+    """Answers to asks, in order of the asks."""
+    epilogue: Sequence[Reply] = (Reply(text="Understood."),)
+    """Replies of the last prompt, which is said after everything and must work."""
+
+
+@attrs.define
+class Box:
+    """What a run's hooks and checks see of it."""
+
+    session: Session | None = None
+    host: trio.CancelScope | None = None
+    provider: ScriptedProvider | None = None
+    tools: Sequence[ScriptedTool] = ()
+    records: list[Record] = attrs.field(factory=list[Record])
+    receipts: list[tuple[int, Receipt]] = attrs.field(factory=list[tuple[int, Receipt]])
+    """Receipts with the number of the last record before them."""
+    found: list[Violation] = attrs.field(factory=list[Violation])
+    """What was seen while it ran."""
+    armed: bool = False
+    """Whether sites count now: while the program's prompts are said, not in its epilogue."""
+    error: BaseException | None = None
+
+    def say(self, law: str, detail: str) -> None:
+        """Note a violation."""
+        self.found.append(Violation(law, len(self.records), detail))
+
+
+Action = Callable[[Box], None]
+"""What is done at a site. Synchronous."""
+
+
+@attrs.frozen
+class Site:
+    """One place where a cancel can strike."""
+
+    kind: str
+    """`A` or `B`."""
+    task: str
+    where: str
+    """Innermost await of the task, function and line."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.task} at {self.where}"
+
+
+@attrs.frozen
+class Run:
+    """One run of a program."""
+
+    box: Box
+    sites: Sequence[Site]
+    violations: Sequence[Violation]
+
+
+@attrs.frozen
+class Failure:
+    """A place at which a law breaks, and how to see it again."""
+
+    program: str
+    seed: int
+    plan: tuple[int, ...]
+    site: Site
+    violations: Sequence[Violation]
+
+    def __str__(self) -> str:
+        broken = "; ".join(f"{one.law} at {one.seq}: {one.detail}" for one in self.violations)
+        return f"{self.program!r} seed {self.seed} sites {self.plan} ({self.site}): {broken}"
+
+
+# ---------------------------------------------------------------------------------------------- the schedule
+
+
+class _Chooser:
+    """Stands in for trio's random generator: every batch order is ours, and a deadlock is noticed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._idle = 0
+
+    def shuffle(self, batch: list[Any]) -> None:
+        self._idle = 0 if batch else self._idle + 1
+        if self._idle > 1000:
+            raise Livelock("everybody is blocked and no deadline is left")
+        self._random.shuffle(batch)
+
+    def random(self) -> float:
+        return 0.5
+
+    def uniform(self, low: float, high: float) -> float:
+        return low
+
+
+class _Sites(trio.abc.Instrument):
+    """Counts sites and does the plan. trio silently drops a hook that raises, so this one notes it instead."""
+
+    def __init__(self, box: Box, plan: Mapping[int, Action]) -> None:
+        self.sites: list[Site] = []
+        self.fired: set[int] = set()
+        self._box = box
+        self._plan = plan
+        self._last: Task | None = None
+
+    def before_task_step(self, task: Task) -> None:
+        self._last = None
+        self._site("B", task)
+
+    def after_task_step(self, task: Task) -> None:
+        self._last = task
+
+    def before_io_wait(self, timeout: float) -> None:
+        if self._last is not None:
+            self._site("A", self._last)
+            self._last = None
+
+    def _site(self, kind: str, task: Task) -> None:
+        if not self._box.armed:
+            return
+        number = len(self.sites)
+        planned = self._plan.get(number)
+        self.sites.append(Site(kind, task.name.rsplit(".", 1)[-1], _where(task)))
+        if planned is not None:
+            try:
+                planned(self._box)
+                _check_shields(self._box)
+            except BaseException as error:  # noqa: BLE001 - noted, and told by `play`, which can raise
+                self._box.error = error
+            self.fired.add(number)
+
+
+def _where(task: Task) -> str:
+    frames = [f"{frame.f_code.co_name}:{line}" for frame, line in task.iter_await_frames()]
+    return frames[-1] if frames else "start or exit"
+
+
+def _check_shields(box: Box) -> None:
+    """R9 as it runs: no shield inside the turn but listed ones, none without a deadline."""
+    authority = box.session._kernel.authority if box.session is not None else None  # pyright: ignore
+    if authority is None:
+        return
+    for task in _tasks_below(authority.nursery):
+        status = cast(Any, task)._cancel_status
+        while status is not None:
+            scope = status._scope
+            if scope.shield and (not is_listed(scope) or scope.deadline == float("inf")):
+                box.say("R9", f"a shield that is not listed or has no deadline, in {task.name}")
+            status = status._parent
+
+
+def _tasks_below(nursery: trio.Nursery) -> list[Task]:
+    return [
+        found
+        for task in nursery.child_tasks
+        for found in [task, *(below for child in task.child_nurseries for below in _tasks_below(child))]
+    ]
+
+
+# --------------------------------------------------------------------------------------------------- one run
+
+
+def play(program: Program, plan: Mapping[int, Action] | None = None, seed: int = 0) -> Run:
+    """Run the program with the plan's actions at its sites, and check every law that a virtual run can show.
+
+    Deterministic: the same program, plan and seed give the same log. Raises what an action raised, and
+    AssertionError where a planned site was not reached.
+    """
+    box = Box()
+    plan = plan or {}
+    sites = _Sites(box, plan)
+    core = cast(Any, trio)._core._run
+    kept = core._r, core._ALLOW_DETERMINISTIC_SCHEDULING
+    core._r, core._ALLOW_DETERMINISTIC_SCHEDULING = _Chooser(seed), True
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        trio.run(
+            _main,
+            program,
+            box,
+            clock=trio.testing.MockClock(autojump_threshold=0),
+            instruments=[sites],
+        )
+    except BaseExceptionGroup as group:
+        box.say("R1", f"the run ended with {group!r}")
+    except trio.TrioInternalError as error:
+        box.say("R1", f"the run hung: {error.__cause__!r}")
+    finally:
+        core._r, core._ALLOW_DETERMINISTIC_SCHEDULING = kept
+        if collecting:
+            gc.enable()
+    if box.error is not None:
+        raise box.error
+    missed = set(plan) - sites.fired
+    assert not missed or box.found, f"planned sites {sorted(missed)} were not reached"
+    return Run(
+        box, sites.sites, [*box.found, *check_log(box.records, closed=True, every_prefix=False), *truth(box)]
+    )
+
+
+async def _main(program: Program, box: Box) -> None:
+    living = trio.lowlevel.current_statistics().tasks_living
+    box.provider = ScriptedProvider(program.replies)
+    box.tools = program.tools()
+    with trio.CancelScope() as box.host:
+        async with _opened(program, box) as session:
+            box.session = session
+            try:
+                box.armed = True
+                for prompt in program.prompts:
+                    await session.send(prompt)
+                    await session.rest()
+            finally:
+                box.armed = False
+            await _epilogue(program, box)
+    if trio.lowlevel.current_statistics().tasks_living != living:
+        box.say("R1", "trio tasks are left after the session")
+
+
+async def _epilogue(program: Program, box: Box) -> None:
+    """One more prompt, whatever happened: it must work."""
+    assert box.session is not None
+    assert box.provider is not None
+    box.provider.replace(program.epilogue)
+    before = len(box.receipts)
+    await box.session.send("and now?")
+    await box.session.rest()
+    last = [record.event for record in box.records if isinstance(record.event, TurnEnd)][-1]
+    if last.outcome != "completed" or len(box.receipts) != before:
+        box.say("R2", f"the prompt after everything ended {last.outcome}")
+
+
+def _opened(program: Program, box: Box) -> Any:
+    journal = type("WatchedJournal", (_Watched,), {"box": box, "program": program})
+    return open_session(
+        None,
+        provider=cast(ScriptedProvider, box.provider),
+        tools=box.tools,
+        settings=program.settings,
+        gate=program.gate(),
+        journal_type=journal,
+    )
+
+
+class _Watched(Journal):
+    """A journal that tells the box what it appended, after it did, in the same synchronous step."""
+
+    box: Box
+    program: Program
+
+    def append(self, *events: Event) -> None:
+        before = len(self.box.records)
+        super().append(*events)
+        self.box.records += self.records_from(before + 1)
+        for event in events:
+            self._seen(event)
+
+    def _seen(self, event: Event) -> None:
+        box = self.box
+        if isinstance(event, TurnEnd):
+            assert box.provider is not None
+            if box.provider.open_streams:
+                box.say("R1", "a stream is open at turn/end")
+            if any(tool.running for tool in box.tools):
+                box.say("R1", "a tool's body runs at turn/end")
+            if box.session is not None and box.session.turn is not None:
+                box.say("R2", "the authority is there at turn/end")
+        steer = self.program.steers.get(event.type)
+        first = sum(record.event.type == event.type for record in box.records) == 1
+        if steer is not None and first and box.session is not None:
+            box.session.post(steer)
+        if event.type == "ask/opened" and box.session is not None:
+            number = sum(record.event.type == "ask/opened" for record in box.records) - 1
+            if number < len(self.program.answers):
+                box.session.answer(cast(Any, event).ask, cast(Any, self.program.answers[number]))
+
+
+def truth(box: Box) -> list[Violation]:
+    """What the log says against what happened."""
+    found: list[Violation] = []
+    started = {record.event.call for record in box.records if isinstance(record.event, ToolStart)}
+    results = {record.event.call: record.event for record in box.records if isinstance(record.event, ToolResult)}
+    for tool in box.tools:
+        for call in tool.began:
+            if call not in started:
+                found.append(Violation("L4", 0, f"the body of {call} ran without tool/start"))
+            if call in results and results[call].status == "not_started":
+                found.append(Violation("R5", 0, f"the body of {call} ran and the log says not started"))
+        for call in tool.ended:
+            if call in results and results[call].status != "ok":
+                found.append(Violation("R6", 0, f"{call} returned a result; the log says {results[call].status}"))
+        if len(set(tool.began)) != len(tool.began):
+            found.append(Violation("R6", 0, f"a call of {tool.name} ran twice"))
+    return found + _outcomes(box)
+
+
+def _outcomes(box: Box) -> list[Violation]:
+    """R11: applied means aborted, and nothing else does."""
+    ends = {record.event.turn: record.event for record in box.records if isinstance(record.event, TurnEnd)}
+    applied = {receipt.turn for _, receipt in box.receipts if receipt.answer is Answer.APPLIED}
+    found: list[Violation] = []
+    host = box.host is not None and box.host.cancel_called
+    for turn, end in ends.items():
+        if turn in applied and end.outcome != "aborted":
+            found.append(Violation("R11", 0, f"a cancel of {turn} was applied and it ended {end.outcome}"))
+        if turn not in applied and end.outcome == "aborted" and not host:
+            found.append(Violation("R11", 0, f"{turn} ended aborted and no cancel of it was applied"))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- the sweep
+
+
+def cancel(box: Box) -> None:
+    """The action of a plain sweep: the user presses stop."""
+    assert box.session is not None
+    seq = len(box.records)
+    box.receipts.append((seq, box.session.cancel()))
+
+
+def host_cancel(box: Box) -> None:
+    """The host cancels a scope around the session."""
+    assert box.host is not None
+    box.host.cancel()
+
+
+def sweep(
+    program: Program,
+    action: Action = cancel,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> tuple[int, list[Failure]]:
+    """Do the action at every site of the program, one run each. How many sites, and where a law breaks.
+
+    Raises AssertionError where the program breaks a law without any action: then a sweep would show nothing.
+    """
+    base = play(program, seed=seed)
+    assert not base.violations, f"{program.title!r} breaks laws by itself: {base.violations}"
+    failures: list[Failure] = []
+    for number, site in enumerate(base.sites):
+        run = play(program, {number: action}, seed)
+        if run.violations:
+            failures.append(Failure(program.title, seed, (number,), site, run.violations))
+        progress(number + 1, len(base.sites))
+    return len(base.sites), failures
+
+
+def pairs(
+    program: Program, first: Action = cancel, second: Action = cancel, *, seed: int = 0, stride: int = 1
+) -> Any:
+    """Two actions at every ordered pair of sites; the second site is one of the run that had the first.
+
+    `stride` takes every so many second sites. How many runs, and where a law breaks.
+    """
+    runs = 0
+    failures: list[Failure] = []
+    for one in range(len(play(program, seed=seed).sites)):
+        for two in range(one + 1, len(play(program, {one: first}, seed).sites), stride):
+            run = play(program, {one: first, two: second}, seed)
+            runs += 1
+            if run.violations:
+                failures.append(Failure(program.title, seed, (one, two), run.sites[two], run.violations))
+    return runs, failures
