@@ -26,6 +26,8 @@ __all__ = ["CallContext", "Checkpoints"]
 class Checkpoints:
     """The last checkpoint of every piece of work that did not end `ok`. A fold of the log."""
 
+    types = frozenset(("tool/checkpoint", "tool/result"))
+
     def __init__(self) -> None:
         self._states: dict[tuple[str, str], Any] = {}
         self._open: dict[str, tuple[str, str]] = {}

@@ -60,6 +60,8 @@ class Refused:
 class Gate:
     """A session's hooks and approval rules, and what people have said so far. A fold of the log."""
 
+    types = frozenset(("ask/opened", "ask/closed", "inbox/consumed"))
+
     def __init__(
         self,
         *,

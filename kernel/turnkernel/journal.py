@@ -13,7 +13,7 @@ import trio
 
 from .codec import BadLineError, cleaned, decode, encode, passed_over
 from .errors import GrammarError, LogDamagedError, LogFailedError
-from .events import Event, PassedOver, Record, SessionOpen
+from .events import EVENT_TYPES, Event, PassedOver, Record, SessionOpen
 from .grammar import Grammar
 from .store import Store, lines
 
@@ -26,6 +26,11 @@ _MARK_EVERY = 1024
 
 class Fold(Protocol):
     """State that follows from the log."""
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The event types that it looks at; it is given no others."""
+        ...
 
     def apply(self, record: Record) -> None:
         """Take in the next record. Must not fail and must not append."""
@@ -76,7 +81,7 @@ class Journal:
         self.on_failure: Callable[[], None] | None = None
         self.durability = durability
         self._store = store
-        self._folds = folds
+        self._folds = {name: tuple(fold.apply for fold in folds if name in fold.types) for name in EVENT_TYPES}
         self._clock = clock
         self._opened_at = clock()
         self._window: deque[Record] = deque(maxlen=_WINDOW)
@@ -198,8 +203,8 @@ class Journal:
         if not (record.seq - 1) % _MARK_EVERY:
             self._marks.append((record.seq, offset))
         self._window.append(record)
-        for fold in self._folds:
-            fold.apply(record)
+        for apply in self._folds[record.event.type]:
+            apply(record)
 
     def _fail(self, what: str, error: OSError) -> LogFailedError:
         reason = error.strerror or str(error)

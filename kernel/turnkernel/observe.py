@@ -51,6 +51,8 @@ class Status:
 class StatusFold:
     """The status of a session, event by event."""
 
+    types = frozenset(("turn/start", "turn/end", "inbox/canceled"))
+
     def __init__(self) -> None:
         self._ended: TurnEnd | None = None
         self._dropped: list[str] = []

@@ -28,6 +28,18 @@ class Context:
     """The messages of a session, kept up to date event by event."""
 
     __slots__ = ("_calls", "_messages", "_queued", "_reminder", "_results", "size")
+    types = frozenset(
+        (
+            "inbox/queued",
+            "inbox/canceled",
+            "inbox/consumed",
+            "model/message",
+            "tool/result",
+            "step/end",
+            "turn/end",
+            "task/ended",
+        )
+    )
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
