@@ -17,7 +17,7 @@ from .events import EVENT_TYPES, Event, PassedOver, Record, SessionOpen
 from .grammar import Grammar
 from .store import Store, lines
 
-__all__ = ["Fold", "Journal", "RecordCursor", "read_records"]
+__all__ = ["Fold", "Journal", "RecordCursor", "read_records", "refusal"]
 
 _WINDOW = 4096
 """How many records are kept in memory for cursors; older ones are read from the store."""
@@ -63,6 +63,20 @@ def read_records(store: Store) -> Iterator[tuple[int, Record | PassedOver]]:
             return
     if bad:
         yield bad[0][0], bad[0][1]
+
+
+def refusal(grammar: Grammar, record: Record) -> str | None:
+    """Why a record that was read may not stand next in its log, or None."""
+    if record.seq != grammar.seq + 1:
+        return f"seq {record.seq} after {grammar.seq}"
+    expected = grammar.epoch + isinstance(record.event, SessionOpen)
+    if record.epoch != expected:
+        return f"epoch {record.epoch}, must be {expected}"
+    try:
+        grammar.check(record.event)
+    except GrammarError as error:
+        return str(error)
+    return None
 
 
 class Journal:
@@ -131,21 +145,10 @@ class Journal:
         return tail
 
     def _take(self, offset: int, record: Record) -> None:
-        grammar = self.grammar
-        expected = grammar.epoch + isinstance(record.event, SessionOpen)
-        reason = None
-        if record.seq != grammar.seq + 1:
-            reason = f"seq {record.seq} after {grammar.seq}"
-        elif record.epoch != expected:
-            reason = f"epoch {record.epoch}, must be {expected}"
-        else:
-            try:
-                grammar.check(record.event)
-            except GrammarError as error:
-                reason = str(error)
+        reason = refusal(self.grammar, record)
         if reason is not None:
             raise LogDamagedError(self.where, offset, record.seq, reason)
-        grammar.apply(record)
+        self.grammar.apply(record)
         self._keep(offset, record)
 
     def _end_with_newline(self) -> None:

@@ -5,14 +5,16 @@ A store appends whole writes, syncs, and reads back. It knows nothing of records
 
 import errno
 import fcntl
+import io
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from .errors import SessionLiveError
 
-__all__ = ["FileStore", "MemoryStore", "Store", "lines"]
+__all__ = ["FileStore", "MemoryStore", "ReadOnlyStore", "Store", "lines"]
 
 _CHUNK = 1 << 20
 
@@ -150,6 +152,56 @@ class FileStore:
         """Close and unlock."""
         os.close(self._fd)
         os.close(self._lock)
+
+
+class ReadOnlyStore:
+    """A log in a file, to look at: takes no lock, changes nothing, and can be had while a kernel writes.
+
+    It ends where the file ended when it was opened, which in a live log may be inside a record.
+    """
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+        """Bytes that were in it when it was opened."""
+
+    def __repr__(self) -> str:
+        return f"<ReadOnlyStore {self.path} {self.size} bytes>"
+
+    @classmethod
+    def open(cls, path: Path) -> "ReadOnlyStore":
+        """Open for reading. Raises OSError, also for what is no regular file; never waits for a pipe's writer."""
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "a directory" if stat.S_ISDIR(mode) else "not a regular file", str(path))
+        return cls(path, fd)
+
+    @property
+    def where(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    def write(self, data: bytes) -> None:
+        """Refused: raises `io.UnsupportedOperation`, an OSError."""
+        raise io.UnsupportedOperation(f"{self.path} is open for reading only")
+
+    def sync(self) -> None:
+        """Refused, as `write` is."""
+        self.write(b"")
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A part of what was there when it was opened. Raises OSError, which names the file."""
+        try:
+            return os.pread(self._fd, max(0, min(size, self.size - offset)), offset)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._fd)
 
 
 def _lock(path: Path) -> int:
