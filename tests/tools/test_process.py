@@ -340,9 +340,24 @@ while True:
     assert ctx.alive() == []
 
 
-async def test_a_timeout_keeps_what_was_said_and_is_no_cancel(ctx):
-    end = await run(ctx, "trap 'exit 0' TERM; echo CRITICAL; while :; do sleep 0.01; done", timeout_seconds=0.3)
-    assert end.timed_out
+async def test_a_timeout_keeps_what_was_said_and_is_no_cancel(ctx, mock_clock):
+    mock_clock.rate = 1.0
+    ends: list[ProcessEnd] = []
+
+    async def body() -> None:
+        command = "trap 'exit 0' TERM; echo CRITICAL; while :; do sleep 0.01; done"
+        ends.append(
+            await run_process(
+                ["bash", "-c", command], ctx=ctx, cwd=Path.cwd(), on_output=ctx.emit, timeout_seconds=3600
+            )
+        )
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(body)
+        await ctx.saw("CRITICAL\n")
+        mock_clock.jump(3600)
+    assert ends[0].timed_out
+    assert ends[0].seconds >= 3600
     assert ctx.output.startswith("CRITICAL\n")
     assert ctx.alive() == []
 
