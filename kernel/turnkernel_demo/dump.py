@@ -1,7 +1,6 @@
 """Scenarios to the text of a scenario file. Pure; touches nothing.
 
-A minimal writer for the shapes that a scenario has: plain values first, then tables, then arrays of tables;
-what is deeper stands inline. `loads(dumps(scenario)) == scenario`.
+A minimal writer for the shapes that a scenario has. `loads(dumps(scenario)) == scenario`.
 """
 
 import json
@@ -28,7 +27,7 @@ from .scenario import (
     User,
 )
 
-__all__ = ["dumps"]
+__all__ = ["dumps", "toml"]
 
 
 def dumps(scenario: Scenario) -> str:
@@ -39,17 +38,36 @@ def dumps(scenario: Scenario) -> str:
     """
     if any(reply.raw is not None and reply.raw_file is None for reply in scenario.replies):
         raise ValueError("a recorded reply can be written only if it was read from a file")
-    said = cast("dict[str, Any]", _converter.unstructure(scenario, Scenario))
-    lines = [_pair(key, value) for key, value in said.items() if not isinstance(value, dict | list | tuple)]
+    return toml(cast("dict[str, Any]", _converter.unstructure(scenario, Scenario)))
+
+
+def toml(said: Mapping[str, Any]) -> str:
+    """The TOML text of a table: plain values, then tables, then arrays of tables; what is deeper stands inline.
+
+    Raises UnicodeEncodeError for lone surrogates.
+    """
+    lines = [_pair(key, value) for key, value in said.items() if not _is_table(value) and not _is_tables(value)]
     for key, value in said.items():
-        if isinstance(value, dict):
-            lines += ["", f"[{key}]", *_pairs(cast("dict[str, Any]", value))]
-        elif isinstance(value, list | tuple):
-            for item in cast("list[dict[str, Any]]", value):
-                lines += ["", f"[[{key}]]", *_pairs(item)]
+        if _is_table(value):
+            lines += ["", f"[{_key(key)}]", *_pairs(value)]
+    for key, value in said.items():
+        if _is_tables(value):
+            for item in value:
+                lines += ["", f"[[{_key(key)}]]", *_pairs(item)]
     text = "\n".join(lines).lstrip("\n") + "\n"
     text.encode("utf-8")
     return text
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_tables(value: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    items = cast("list[Any]", value)
+    return bool(items) and all(map(_is_table, items))
 
 
 def _pairs(table: Mapping[str, Any]) -> list[str]:
@@ -57,7 +75,11 @@ def _pairs(table: Mapping[str, Any]) -> list[str]:
 
 
 def _pair(key: str, value: Any) -> str:
-    return f"{key if re.fullmatch(r'[A-Za-z0-9_-]+', key) else _string(key)} = {_value(value)}"
+    return f"{_key(key)} = {_value(value)}"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
 
 
 def _value(value: Any) -> str:

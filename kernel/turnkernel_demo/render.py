@@ -42,7 +42,7 @@ from turnkernel.events import (
 )
 from turnkernel.messages import AssistantBlock, Opaque, Text, Thinking, ToolUse
 
-from .plain import as_json, fit, one_line, quoted, word
+from .plain import as_json, fit, quoted, word
 
 __all__ = ["WIDTH", "line", "lines"]
 
@@ -79,7 +79,7 @@ def line(record: Record, width: int = WIDTH) -> str:
 def _line(record: Record, detail: str, width: int) -> str:
     closer = "(closer) " if getattr(record.event, "synthetic", False) else ""
     head = f"{record.seq:4} {record.t:8.3f}  {record.event.type:<15} "
-    return fit(one_line(f"{head}{closer}{detail}").rstrip(), width)
+    return fit(f"{head}{closer}{detail}".rstrip(), width)
 
 
 def _one_block(one: Event, other: Event) -> bool:
@@ -184,7 +184,7 @@ def _of_step(event: StepStart | StepEnd | ModelDelta | ModelRetry | ModelMessage
         case ModelRetry():
             return f"attempt {event.attempt} failed, again in {event.wait:g} s: {_said(event.reason)}"
         case ModelMessage():
-            return _joined(event.stop, " | ".join(map(_block, event.blocks)))
+            return _joined(_names(event.stop), " | ".join(map(_block, event.blocks)))
 
 
 def _block(block: AssistantBlock) -> str:
