@@ -1,0 +1,107 @@
+"""`repair`: it appends what closes a log, and nothing else. Laws: L6, L7."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from turnkernel.testing.laws import check_append_only, check_log
+
+from .conftest import cut_after, records_of
+
+Invoke = Callable[..., Result]
+
+PLACES = [("turn/start", 0), ("model/delta", 30), ("model/message", 0), ("tool/start", 1), ("step/end", 0)]
+
+
+@pytest.mark.parametrize(("after", "more"), PLACES)
+def test_repair_appends_the_closers_and_a_second_one_appends_nothing(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes, after: str, more: int
+) -> None:
+    log = tmp_path / "open.log"
+    before = cut_after(closed_bytes, after, more)
+    log.write_bytes(before)
+    result = invoke("repair", log)
+    assert result.exit_code == 0, result.output
+    repaired = log.read_bytes()
+    records = records_of(repaired)
+    assert not check_append_only(before, repaired)
+    assert not check_log(records, closed=True)
+    assert records[-1].event.type == "session/close"
+    new = [record for record in records if record.epoch == 2]
+    assert len(result.stdout.splitlines()) == len(new) + 1
+    assert result.stdout.splitlines()[-1] == f"appended: {len(new)} records"
+
+    again = invoke("repair", log)
+    assert again.exit_code == 0
+    assert "nothing to append" in again.stdout
+    assert log.read_bytes() == repaired
+
+
+def test_a_dry_run_prints_what_repair_appends_and_appends_nothing(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes
+) -> None:
+    log = tmp_path / "open.log"
+    before = cut_after(closed_bytes, "tool/start", 17)
+    log.write_bytes(before)
+    dry = invoke("repair", "--dry-run", log)
+    assert dry.exit_code == 0
+    assert log.read_bytes() == before
+    real = invoke("repair", log)
+
+    def types(result: Result) -> list[list[str]]:
+        return [[words[0], *words[2:5]] for words in map(str.split, result.stdout.splitlines()[:-1])]
+
+    def without_the_wall_clock(lines: list[list[str]]) -> list[list[str]]:
+        return [words for words in lines if words[1] != "session/open"]
+
+    assert without_the_wall_clock(types(dry)) == without_the_wall_clock(types(real))
+    assert types(dry)[0][1] == "session/open"
+
+
+def test_repair_of_a_closed_log_leaves_every_byte(invoke: Invoke, closed_log: Path, closed_bytes: bytes) -> None:
+    for more in ([], ["--dry-run"]):
+        result = invoke("repair", *more, closed_log)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert closed_log.read_bytes() == closed_bytes
+
+
+def test_a_torn_end_of_a_log_with_nothing_open_is_named(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes
+) -> None:
+    log = tmp_path / "torn.log"
+    before = cut_after(closed_bytes, "turn/end", 9)
+    log.write_bytes(before)
+    assert "passed over 9 bytes" in invoke("repair", log).stdout
+    assert not check_append_only(before, log.read_bytes())
+    assert "nothing to append" in invoke("repair", log).stdout
+
+
+def test_a_log_that_was_torn_in_its_first_record_is_repaired(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes
+) -> None:
+    for length in (1, 5, 8, 60):
+        log = tmp_path / f"{length}.log"
+        log.write_bytes(closed_bytes[:length])
+        assert invoke("show", log).exit_code == 0
+        result = invoke("repair", log)
+        assert result.exit_code == 0, result.output
+        assert [record.event.type for record in records_of(log.read_bytes())] == ["session/open", "session/close"]
+
+
+def test_a_damaged_log_is_not_repaired(invoke: Invoke, tmp_path: Path, closed_bytes: bytes) -> None:
+    log = tmp_path / "damaged.log"
+    lines = closed_bytes.splitlines(keepends=True)
+    bad = b"".join([*lines[:3], lines[3][:-20] + b"\n", *lines[4:9]])
+    log.write_bytes(bad)
+    for more in ([], ["--dry-run"]):
+        result = invoke("repair", *more, log)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "line 4 (byte" in result.stderr
+        assert log.read_bytes() == bad
+
+
+def test_repair_makes_no_file_where_there_is_none(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke("repair", tmp_path / "none.log").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
