@@ -60,8 +60,11 @@ def check_reply(reply: ScenarioReply, keys: frozenset[str]) -> None:
             raise Problem(f'has both "{other}" and "{said[0]}"')
     if {"raw", "body"} <= keys:
         raise Problem('has both "raw" and "body"')
-    if said and reply.status != 200:
-        raise Problem(f'has both an error status ({reply.status}) and "{said[0]}"')
+    if reply.status != 200 and reply.status < 400:
+        raise Problem(f"must be 200 or an HTTP error, not {reply.status}", "status")
+    streams = [*said, *(key for key in ("raw", "fault") if key in keys)]
+    if streams and reply.status != 200:
+        raise Problem(f'has both an error status ({reply.status}) and "{streams[0]}"')
     if reply.after_bytes is not None and reply.fault is None:
         raise Problem('"after_bytes" means nothing without "fault"')
 

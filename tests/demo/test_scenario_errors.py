@@ -93,6 +93,8 @@ BAD = [
     ('[[reply]]\nraw = "no.sse"\nbody = "x"', '[[reply]] 1: has both "raw" and "body"'),
     ('[[reply]]\nbody = "x"\nthinking = "y"', '[[reply]] 1: has both "body" and "thinking"'),
     ('[[reply]]\nstatus = 503\ntext = "x"', '[[reply]] 1: has both an error status (503) and "text"'),
+    ('[[reply]]\nstatus = 503\nfault = "cut"', '[[reply]] 1: has both an error status (503) and "fault"'),
+    ("[[reply]]\nstatus = 302", "[[reply]] 1: status: must be 200 or an HTTP error, not 302"),
     ('[[reply]]\ntext = "x"\nafter_bytes = 3', '[[reply]] 1: "after_bytes" means nothing without "fault"'),
     # tools
     ('[[tool]]\nname = "a b"', '[[tool]] 1: name: must be 1 to 64 letters, digits, _ and -, not "a b"'),

@@ -68,7 +68,9 @@ SAID = st.builds(
     fault=st.sampled_from(["reset", "cut", "eof", "stall", "overloaded"]),
     **DELIVERY,
 )
-FAILED = st.builds(ScenarioReply, status=st.integers(200, 599), body=st.none() | TEXT | TABLE, **DELIVERY)
+FAILED = st.builds(
+    ScenarioReply, status=st.just(200) | st.integers(400, 599), body=st.none() | TEXT | TABLE, **DELIVERY
+)
 
 ACTION = (
     st.builds(Action, st.sampled_from(["emit", "ask", "touch"]), TEXT)
