@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import attrs
 import orjson
+import trio
 
 from .errors import LogFailedError
 from .events import AskAnswer, AskClosed, AskOpened, InboxConsumed, Record, ResultStatus, ToolResult
@@ -142,16 +143,22 @@ async def ask(
     options: Sequence[str] = (),
 ) -> Answered:
     """Open an ask of this call and wait for its answer. Cancelled, it is withdrawn in the log."""
+    # After a cancel nobody is asked any more.
+    await trio.lowlevel.checkpoint_if_cancelled()
     turn = _turn(kernel)
     event = AskOpened(turn, live.use.id, f"a{kernel.journal.seq + 1}", kind, text, tuple(options))
-    kernel.append(event)
+    # There before its record is: who reads the record may answer in the same instant.
     pending = kernel.asks[event.ask] = PendingAsk(event)
     live.asking = True
+    opened = False
     try:
+        kernel.append(event)
+        opened = True
         await pending.closed.wait()
     finally:
         del kernel.asks[event.ask]
-        if pending.answered is None:
+        if opened and pending.answered is None:
+            pending.answered = Answered("withdrawn", "")
             kernel.append(AskClosed(turn, live.use.id, event.ask, "withdrawn"))
     live.asking = False
     assert pending.answered is not None
@@ -175,9 +182,10 @@ def answer(kernel: Kernel, ask_id: str, word: AskAnswer, text: str = "") -> bool
         raise ValueError(f"{ask_id} is a {event.kind}: it takes {', '.join(fits)}, not {word!r}")
     call = kernel.grammar.calls[event.call]
     rule = call.use.name if word == "allow_always" else None
-    kernel.append(AskClosed(event.turn, event.call, ask_id, word, text, rule))
+    # State before its record, here too: a cancel in the same instant must find the ask closed.
     pending.answered = Answered(word, text)
     pending.closed.set()
+    kernel.append(AskClosed(event.turn, event.call, ask_id, word, text, rule))
     if word == "deny_stop":
         kernel.cancel()
     return True

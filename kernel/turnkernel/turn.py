@@ -47,9 +47,9 @@ class Turn:
         try:
             async with trio.open_nursery() as nursery:
                 authority = Authority(kernel.grammar.next_turn(), nursery)
+                kernel.authority = authority
                 # One write. A crash in the middle of it leaves the items queued.
                 kernel.append(TurnStart(authority.turn), *claimed)
-                kernel.authority = authority
                 ending = await self._steps(authority, nursery)
         except BaseException as error:
             self._conclude(authority, ending, error)

@@ -25,9 +25,20 @@ Action = Mapping[str, Any]
 
 
 class ScriptedProvider:
-    """Plays replies in order, one per request; remembers every request. One too many is refused as HTTP 500."""
+    """Plays replies in order, one per request; remembers every request.
 
-    def __init__(self, replies: Sequence[Reply], *, wire: str = "scripted", model: str = "scripted-1") -> None:
+    One too many gets `spare`, or is refused as HTTP 500 where there is none.
+    """
+
+    def __init__(
+        self,
+        replies: Sequence[Reply],
+        *,
+        wire: str = "scripted",
+        model: str = "scripted-1",
+        spare: Reply | None = None,
+    ) -> None:
+        self._spare = spare
         self.wire = wire
         self.model = model
         self.requests: list[Request] = []
@@ -47,6 +58,8 @@ class ScriptedProvider:
         if self._left:
             return _Stream(self, self._left.popleft())
         self.unmet += 1
+        if self._spare is not None:
+            return _Stream(self, self._spare)
         return _Stream(self, Reply(status=500, body="no reply is left in the script"))
 
 

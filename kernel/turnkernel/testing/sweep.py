@@ -1,9 +1,10 @@
 """Cancel at every scheduling point: a program of prompts, replies and tools, run once per place a cancel can be.
 
-A *site* is an instant at which other code of the same trio run could call `cancel`: B, just before a step of a
-trio task (it was woken already, what it was woken with is decided and kept), and A, after the last step of a
-batch when the loop goes to wait (everybody is parked, waits get aborted). Between two trio steps nothing else
-can run, so A and B together are complete for one schedule; `seed` chooses the schedule.
+A *site* is an instant at which code of the same trio run could call `cancel`: B, just before a step of a trio
+task (it was woken already, what it was woken with is decided and kept), A, after the last step of a batch when
+the loop goes to wait (everybody is parked, waits get aborted), and E, right after an append, inside the step of
+whoever appended (a tool or a hook that cancels its own turn). Between two trio steps nothing else can run, so A
+and B are complete for cancels from outside, for one schedule; `seed` chooses the schedule.
 
 Uses trio's private scheduling switches, guarded by `tests/kernel/test_sweep.py`; only for virtual runs. The
 method is old: xapi did it in 2012 for virtual machines, trio issue 77 asks for it since 2017.
@@ -21,7 +22,7 @@ from trio.lowlevel import Task
 
 from ..cancel import is_listed
 from ..causes import Answer
-from ..events import Event, Record, ToolResult, ToolStart, TurnEnd
+from ..events import AskOpened, Event, Record, ToolResult, ToolStart, TurnEnd
 from ..gate import Gate
 from ..journal import Journal
 from ..kernel import Receipt, Settings
@@ -38,10 +39,12 @@ __all__ = [
     "Program",
     "Run",
     "Site",
+    "answer",
     "cancel",
     "host_cancel",
     "pairs",
     "play",
+    "steer",
     "sweep",
     "truth",
 ]
@@ -61,10 +64,8 @@ class Program:
     prompts: Sequence[str] = ("go",)
     settings: Settings = attrs.field(factory=Settings)
     gate: Callable[[], Gate] = Gate
-    steers: Mapping[str, str] = attrs.field(factory=dict[str, str])
-    """Words to steer with right after the first event of a type: the steer of a person who types meanwhile."""
-    answers: Sequence[str] = ()
-    """Answers to asks, in order of the asks."""
+    on: Sequence[tuple[str, int, "Action"]] = ()
+    """What is done right after the n-th event (from 1) of a type."""
     epilogue: Sequence[Reply] = (Reply(text="Understood."),)
     """Replies of the last prompt, which is said after everything and must work."""
 
@@ -75,6 +76,7 @@ class Box:
 
     session: Session | None = None
     host: trio.CancelScope | None = None
+    host_cancelled: bool = False
     provider: ScriptedProvider | None = None
     tools: Sequence[ScriptedTool] = ()
     records: list[Record] = attrs.field(factory=list[Record])
@@ -82,9 +84,15 @@ class Box:
     """Receipts with the number of the last record before them."""
     found: list[Violation] = attrs.field(factory=list[Violation])
     """What was seen while it ran."""
+    sites: "_Sites | None" = None
     armed: bool = False
     """Whether sites count now: while the program's prompts are said, not in its epilogue."""
     error: BaseException | None = None
+
+    @property
+    def events(self) -> list[Event]:
+        """What was logged."""
+        return [record.event for record in self.records]
 
     def say(self, law: str, detail: str) -> None:
         """Note a violation."""
@@ -100,10 +108,11 @@ class Site:
     """One place where a cancel can strike."""
 
     kind: str
-    """`A` or `B`."""
+    """`A`, `B` or `E`."""
     task: str
+    """The trio task; for E the event's type."""
     where: str
-    """Innermost await of the task, function and line."""
+    """Innermost await of the task, function and line; for E the event's number."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.task} at {self.where}"
@@ -179,11 +188,18 @@ class _Sites(trio.abc.Instrument):
             self._last = None
 
     def _site(self, kind: str, task: Task) -> None:
-        if not self._box.armed:
-            return
+        if self._box.armed:
+            self._reach(Site(kind, task.name.rsplit(".", 1)[-1], _where(task)))
+
+    def appended(self, record: Record) -> None:
+        """Called by the journal right after an append."""
+        if self._box.armed:
+            self._reach(Site("E", record.event.type, str(record.seq)))
+
+    def _reach(self, site: Site) -> None:
         number = len(self.sites)
         planned = self._plan.get(number)
-        self.sites.append(Site(kind, task.name.rsplit(".", 1)[-1], _where(task)))
+        self.sites.append(site)
         if planned is not None:
             try:
                 planned(self._box)
@@ -231,7 +247,7 @@ def play(program: Program, plan: Mapping[int, Action] | None = None, seed: int =
     """
     box = Box()
     plan = plan or {}
-    sites = _Sites(box, plan)
+    sites = box.sites = _Sites(box, plan)
     core = cast(Any, trio)._core._run
     kept = core._r, core._ALLOW_DETERMINISTIC_SCHEDULING
     core._r, core._ALLOW_DETERMINISTIC_SCHEDULING = _Chooser(seed), True
@@ -264,7 +280,7 @@ def play(program: Program, plan: Mapping[int, Action] | None = None, seed: int =
 
 async def _main(program: Program, box: Box) -> None:
     living = trio.lowlevel.current_statistics().tasks_living
-    box.provider = ScriptedProvider(program.replies)
+    box.provider = ScriptedProvider(program.replies, spare=Reply(text="Anything else?"))
     box.tools = program.tools()
     with trio.CancelScope() as box.host:
         async with _opened(program, box) as session:
@@ -313,14 +329,14 @@ class _Watched(Journal):
     program: Program
 
     def append(self, *events: Event) -> None:
-        before = len(self.box.records)
         super().append(*events)
-        self.box.records += self.records_from(before + 1)
-        for event in events:
-            self._seen(event)
+        new = self.records_from(len(self.box.records) + 1)
+        self.box.records += new
+        for record in new:
+            self._seen(record)
 
-    def _seen(self, event: Event) -> None:
-        box = self.box
+    def _seen(self, record: Record) -> None:
+        box, event = self.box, record.event
         if isinstance(event, TurnEnd):
             assert box.provider is not None
             if box.provider.open_streams:
@@ -329,14 +345,15 @@ class _Watched(Journal):
                 box.say("R1", "a tool's body runs at turn/end")
             if box.session is not None and box.session.turn is not None:
                 box.say("R2", "the authority is there at turn/end")
-        steer = self.program.steers.get(event.type)
-        first = sum(record.event.type == event.type for record in box.records) == 1
-        if steer is not None and first and box.session is not None:
-            box.session.post(steer)
-        if event.type == "ask/opened" and box.session is not None:
-            number = sum(record.event.type == "ask/opened" for record in box.records) - 1
-            if number < len(self.program.answers):
-                box.session.answer(cast(Any, event).ask, cast(Any, self.program.answers[number]))
+        for name, nth, action in self.program.on:
+            if event.type == name and box.armed and self._count(record) == nth:
+                action(box)
+        if box.sites is not None:
+            box.sites.appended(record)
+
+    def _count(self, record: Record) -> int:
+        earlier = self.box.records[: record.seq]
+        return sum(one.event.type == record.event.type for one in earlier)
 
 
 def truth(box: Box) -> list[Violation]:
@@ -363,11 +380,10 @@ def _outcomes(box: Box) -> list[Violation]:
     ends = {record.event.turn: record.event for record in box.records if isinstance(record.event, TurnEnd)}
     applied = {receipt.turn for _, receipt in box.receipts if receipt.answer is Answer.APPLIED}
     found: list[Violation] = []
-    host = box.host is not None and box.host.cancel_called
     for turn, end in ends.items():
         if turn in applied and end.outcome != "aborted":
             found.append(Violation("R11", 0, f"a cancel of {turn} was applied and it ended {end.outcome}"))
-        if turn not in applied and end.outcome == "aborted" and not host:
+        if turn not in applied and end.outcome == "aborted" and not box.host_cancelled:
             found.append(Violation("R11", 0, f"{turn} ended aborted and no cancel of it was applied"))
     return found
 
@@ -382,9 +398,31 @@ def cancel(box: Box) -> None:
     box.receipts.append((seq, box.session.cancel()))
 
 
+def steer(text: str) -> Action:
+    """The action of typing on while the turn runs."""
+
+    def act(box: Box) -> None:
+        assert box.session is not None
+        box.session.post(text)
+
+    return act
+
+
+def answer(word: str, text: str = "") -> Action:
+    """The action of answering the last ask that was opened."""
+
+    def act(box: Box) -> None:
+        assert box.session is not None
+        asks = [event.ask for event in box.events if isinstance(event, AskOpened)]
+        box.session.answer(asks[-1], cast(Any, word), text)
+
+    return act
+
+
 def host_cancel(box: Box) -> None:
     """The host cancels a scope around the session."""
     assert box.host is not None
+    box.host_cancelled = True
     box.host.cancel()
 
 
