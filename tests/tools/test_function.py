@@ -470,7 +470,7 @@ async def test_a_cancel_just_as_the_thread_starts_waits_for_it(ctx):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(body)
-        await trio.lowlevel.checkpoint()
+        await ctx.until(lambda: bool(ctx.held))
         ctx.cancel()
     assert (reached, outputs) == (["body"], [ToolOutput("done")])
 

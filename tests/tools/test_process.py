@@ -4,7 +4,9 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -305,8 +307,18 @@ async def test_a_cancel_before_the_start_starts_nothing(ctx, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_cancel_while_the_process_is_being_started_loses_no_process(ctx):
+async def test_a_cancel_while_the_process_is_being_started_loses_no_process(ctx, monkeypatch):
     before = open_files()
+    starting = trio.Event()
+    cancelled = threading.Event()
+
+    class SlowPopen(subprocess.Popen):
+        def __init__(self, *args, **options) -> None:
+            trio.from_thread.run_sync(starting.set)
+            cancelled.wait()
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(process.subprocess, "Popen", SlowPopen)
 
     async def body() -> None:
         with ctx.cut:
@@ -314,8 +326,9 @@ async def test_a_cancel_while_the_process_is_being_started_loses_no_process(ctx)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(body)
-        await trio.lowlevel.checkpoint()  # it is in the thread now, or past it
+        await starting.wait()
         ctx.cancel()
+        cancelled.set()
     assert ctx.cut.cancelled_caught
     assert ctx.alive() == []
     assert open_files() == before

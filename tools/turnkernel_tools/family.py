@@ -7,9 +7,10 @@ found; that is what the containment tier `group` does not hold.
 """
 
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -96,8 +97,8 @@ def _read_stat(pid: int) -> _Stat | None:
     )
 
 
-def _read(pid: int, name: str) -> bytes | None:
-    """A file of /proc/PID; None when the process is gone. Raises PermissionError."""
+def _read(pid: int | str, name: str) -> bytes | None:
+    """A file of /proc/PID; None when the process is gone, or there is no such file. Raises PermissionError."""
     try:
         fd = os.open(
             f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC
@@ -128,6 +129,7 @@ class MarkedFamily:
     def __init__(self, leader: int, start: int, mark: str) -> None:
         self.leader = leader
         self._start = start
+        self._forks = _forks()
         self._mark = mark.encode()
         self._known: dict[tuple[int, int], Member] = {}
         self._dead: set[tuple[int, int]] = set()  # zombies that have been seen as such
@@ -136,7 +138,7 @@ class MarkedFamily:
         return f"<MarkedFamily of pid {self.leader}, {len(self._known)} known>"
 
     def scan(self) -> list[Member]:
-        """See `Family`. About 10 µs for each process of the machine.
+        """See `Family`. About 10 µs for each process that is younger than the leader.
 
         A pass is believed when it found somebody, or when nothing that it had listed died before it was looked
         at: a process that forks and exits under a pass would hide its child from it otherwise.
@@ -190,7 +192,7 @@ class MarkedFamily:
         certain = True
         ours: dict[int, _Stat] = {}
         others: dict[int, _Stat] = {}
-        for pid in _pids():
+        for pid in self._pids():
             stat = _read_stat(pid)
             if stat is None:
                 certain = False
@@ -227,9 +229,31 @@ class MarkedFamily:
             return False
         return self._mark in environment if environment else None
 
+    def _pids(self) -> Iterable[int]:
+        """All pids that a member could have.
 
-def _pids() -> Sequence[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - half the time of iterdir
+        Pids are given out upwards (alloc_pid, kernel/pid.c), so as long as too few processes were made since for
+        the numbers to have begun again, all that are younger than the leader have higher ones. There are hundreds
+        of older processes on a machine; asking each is what a scan would cost.
+        """
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - twice as fast
+        now, highest = _forks(), _first_number("sys/kernel/pid_max")
+        if self._forks is None or now is None or highest is None:
+            return pids
+        if self.leader + 2 * (now - self._forks) + 1000 >= highest:
+            return pids
+        return [pid for pid in pids if pid >= self.leader]
+
+
+def _forks() -> int | None:
+    """Processes and threads made since boot, in whatever namespace (proc_stat(5)); None where that is not told."""
+    return _first_number("stat", after=b"\nprocesses ")
+
+
+def _first_number(name: str, after: bytes = b"") -> int | None:
+    data = _read("", name) or b""
+    found = re.match(rb"\d+", data[data.find(after) + len(after) :])
+    return int(found.group()) if found and after in data else None
 
 
 class GroupFamily:

@@ -230,7 +230,7 @@ class _Child:
         self._exit_seen = False
         self._ended_too: list[Member] = []
         self._killed: list[Member] = []
-        self._survivors: list[Member] = []
+        self._left: list[Member] = []
         self._pidfd = _pidfd(popen.pid)
 
     def __repr__(self) -> str:
@@ -262,34 +262,36 @@ class _Child:
     async def end(self, ctx: ToolContext, grace_seconds: float) -> None:
         """End all that is left, confirm it, name what is not, close. Bounded; at urgency *now* without grace."""
         try:
-            members = self._family.scan()
+            self._left = self._family.scan()
             if self._exit_seen:
-                self._ended_too = members
-            if members:
+                self._ended_too = self._left
+            if self._left:
                 with ctx.critical(f"ending {self.name}", grace_seconds + KILL_SECONDS):
                     try:
-                        await self._terminate(members, grace_seconds)
+                        await self._terminate(grace_seconds)
                     finally:
                         await self._kill()
         finally:
             self._settle(ctx)
 
-    async def _terminate(self, members: Sequence[Member], grace_seconds: float) -> None:
+    async def _terminate(self, grace_seconds: float) -> None:
         """SIGTERM, and as long as the grace lasts wait for the end, reading on."""
-        told = [*members]
-        self._tell(members)
+        told = [*self._left]
+        self._tell(told)
         with trio.move_on_after(grace_seconds):
             async with trio.open_nursery() as nursery:
                 for pipe in self._pipes:
                     nursery.start_soon(pipe.pump)
                 await self._exited()
                 pause = 0.001
-                while left := self._family.left():
-                    newborn = [member for member in left if member not in told]
+                self._left = self._family.left()
+                while self._left:
+                    newborn = [member for member in self._left if member not in told]
                     told += newborn
                     self._tell(newborn)
                     await trio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
+                    self._left = self._family.left()
                 nursery.cancel_scope.cancel()
 
     def _tell(self, members: Sequence[Member]) -> None:
@@ -303,20 +305,22 @@ class _Child:
         So it does not wait: it yields, with an absolute bound. The system takes about a millisecond.
         """
         bound = time.monotonic() + KILL_SECONDS  # the real clock, as the processes are
-        while (members := self._family.scan()) and time.monotonic() < bound:
-            self._family.send(signal.SIGKILL, members)
-            self._killed = self._killed or members
-            while self._family.left() == members and time.monotonic() < bound:
+        if self._left:  # when the grace was cut
+            self._left = self._family.scan()
+        self._killed = self._left
+        while self._left and time.monotonic() < bound:
+            self._family.send(signal.SIGKILL, self._left)
+            while self._family.left() == self._left and time.monotonic() < bound:
                 await trio.lowlevel.cancel_shielded_checkpoint()
+            self._left = self._family.scan()
 
     def _settle(self, ctx: ToolContext) -> None:
         """Pass on the last output, close, reap, say what is left. Whatever of it fails, the rest is done."""
         with ExitStack() as last_first:
-            self._survivors = self._family.left()
-            killed = [str(member) for member in self._killed if member not in self._survivors]
+            killed = [str(member) for member in self._killed if member not in self._left]
             if killed:
                 last_first.callback(self._on_output, f"\n[Killed by SIGKILL: {_some(killed)}]\n", "note")
-            for member in self._survivors:
+            for member in self._left:
                 last_first.callback(ctx.survivor, "process", str(member))
             if self._pidfd is not None:
                 last_first.callback(os.close, self._pidfd)
@@ -335,7 +339,7 @@ class _Child:
             timed_out=timed_out,
             drained=all(pipe.ended for pipe in self._pipes),
             ended_too=[str(member) for member in self._ended_too],
-            survivors=[str(member) for member in self._survivors],
+            survivors=[str(member) for member in self._left],
         )
 
 
