@@ -83,7 +83,6 @@ class Connection:
         self._last_write = False
         """The last bytes of an answer are being handed to the socket."""
         self._client_closed = False
-        self._garbage = False
         # At most one request is being answered, so one place is enough and sending never waits.
         self._todo, self._taken = trio.open_memory_channel[tuple[ModelRequest, Script] | None](1)
 
@@ -113,7 +112,7 @@ class Connection:
                 return
             self._held += len(data)
             self._http.receive_data(data)
-            if self._answering is None and not self._garbage:
+            if self._answering is None and self._http.their_state is not h11.ERROR:
                 self._parse()
 
     def _parse(self) -> None:
@@ -122,7 +121,6 @@ class Connection:
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError:
-                self._garbage = True
                 self._todo.send_nowait(None)
                 return
             if isinstance(event, h11.Request):

@@ -11,6 +11,7 @@ import trio.testing
 
 from turnkernel.testing.replies import Reply
 from turnkernel_providers.server import open_model_server
+from turnkernel_providers.server_connection import Connection
 
 FOREVER = 1_000_000.0
 
@@ -132,6 +133,36 @@ async def test_a_client_that_has_its_answer_and_leaves_is_not_gone(
         await server.wait_closed()
         assert server.requests[0].finished
         assert server.requests[0].client_gone_at is None
+
+
+class LeavesWithTheLastByte:
+    """A stream whose other end is gone before the server hears that its last write went through."""
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+        self.last_byte_out = trio.Event()
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        if self.request:
+            await trio.lowlevel.checkpoint()
+            data, self.request = self.request, b""
+            return data
+        await self.last_byte_out.wait()
+        return b""
+
+    async def send_all(self, data: bytes) -> None:
+        if data.endswith(b"\r\n0\r\n\r\n"):
+            self.last_byte_out.set()
+        await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_client_that_leaves_with_the_last_byte_is_not_gone(
+    dial: Any, wire: str, path: str, hello: Any
+) -> None:
+    async with open_model_server(wire, [Reply(text="one two"), Reply(text="three")]) as server:
+        request = (await dial(server)).request_bytes(path, hello)
+        await Connection(server, LeavesWithTheLastByte(request * 2), 99).run()  # type: ignore[arg-type]
+        assert [(record.finished, record.client_gone_at) for record in server.requests] == [(True, None)]
 
 
 async def test_a_pooled_client_keeps_its_connection_and_several_work_at_once(

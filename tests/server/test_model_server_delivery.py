@@ -129,6 +129,7 @@ async def test_reset_is_seen_as_a_reset(
         while len(got) < len(wanted):
             got += await client.chunk() or b""
             await trio.testing.wait_all_tasks_blocked()
+            assert client.silent()
             mock_clock.jump(5.0)
         assert got == wanted
         assert await client.chunk() is None
@@ -224,12 +225,26 @@ async def test_raw_bytes_replace_what_is_said_but_not_how_it_is_delivered(dial: 
         assert (client.buffer, client.ended) == (raw[6:8], "fin")
 
 
-async def test_a_fault_in_raw_bytes_stands_before_their_terminal_event(dial: Any, hello: Any) -> None:
-    said = b'event: message_start\ndata: {"type":"message_start"}\n\n'
-    end = b'event: message_delta\ndata: {"type":"message_delta"}\n\n'
-    async with open_model_server("anthropic", [Reply(raw=said + end, fault="eof")]) as server:
+@pytest.mark.parametrize(
+    ("wire", "path", "said", "end"),
+    [
+        (
+            "anthropic",
+            "/v1/messages",
+            b'event: message_start\ndata: {"type":"message_start"}\n\n',
+            b'event: message_delta\ndata: {"type":"message_delta"}\n\n',
+        ),
+        ("openai-chat", "/v1/chat/completions", b'data: {"choices":[]}\r\n\r\n', b"data: [DONE]\r\n\r\n"),
+        ("openai-chat", "/v1/chat/completions", b": hi\n\n", b'data:{"choices":[{"finish_reason":"stop"}]}\n\n'),
+        ("openai-chat", "/v1/chat/completions", b"data: {broken\n\n", b""),
+    ],
+)
+async def test_a_fault_in_raw_bytes_stands_before_their_terminal_event(
+    dial: Any, hello: Any, wire: str, path: str, said: bytes, end: bytes
+) -> None:
+    async with open_model_server(wire, [Reply(raw=said + end, fault="eof")]) as server:
         client = await dial(server)
-        await client.ask("/v1/messages", hello)
+        await client.ask(path, hello)
         assert (await client.answer())[1] == said
 
 
@@ -239,7 +254,7 @@ async def test_an_http_error_has_the_vendors_shape_or_the_scripts_own_body(
     replies = [
         Reply(status=529, headers={"Retry-After": "7"}),
         Reply(status=429, body={"error": {"message": "slow"}}),
-        Reply(status=502, body="<html>bad gateway</html>", headers={"content-type": "text/html"}),
+        Reply(status=502, body="<html>bad gateway</html>", headers={"Content-Type": "text/html"}),
     ]
     async with open_model_server(wire, replies) as server:
         client = await dial(server)
