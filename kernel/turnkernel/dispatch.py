@@ -4,6 +4,7 @@ The nursery of a step's calls stands inside the turn's, so the turn's authority 
 is decided here is decided synchronously (`_ready`); the tasks only wait.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -11,7 +12,7 @@ from typing import Any, cast
 import attrs
 import trio
 
-from .causes import Cause
+from .causes import Cause, Urgency
 from .context import CallContext, Checkpoints
 from .errors import GrammarError, LogFailedError
 from .events import Error, ResultStatus, ToolCall, ToolResult, ToolStart
@@ -51,13 +52,14 @@ class Dispatch:
         self._queue = deque(LiveCall(use) for use in uses)
         self._running = 0
         self._exclusive = False
+        self._nursery: trio.Nursery | None = None
         kernel.calls.update((live.use.id, live) for live in self._queue)
 
     async def run(self) -> None:
         """Run them all and wait."""
         try:
-            async with trio.open_nursery() as nursery:
-                self._start_ready(nursery)
+            async with trio.open_nursery() as self._nursery:
+                self._start_ready(self._nursery)
             await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             self._kernel.calls.clear()
@@ -197,6 +199,9 @@ class Dispatch:
 
     def _cut(self, live: LiveCall, tool: Tool) -> _Verdict:
         """The verdict of a call that a cancel cut, by how far it had come."""
+        if self._cause(live) is None and self._cut_from_outside():
+            # The first to notice says so, before the results that follow from it.
+            self._kernel.cancel(self._kernel.settings.host_cause, keep_inbox=True, urgency=Urgency.NOW)
         if live.phase == "running":
             status: ResultStatus = "unknown" if live.survived else "stopped"
         else:
@@ -204,6 +209,12 @@ class Dispatch:
         if live.asking and live.stopped_by is None:
             status = "withdrawn"
         return self._worded(status, live, tool)
+
+    def _cut_from_outside(self) -> bool:
+        """Whether a scope around the turn is cancelled, and none of the turn's own."""
+        ours = (self._authority.nursery, self._nursery)
+        own = any(nursery is not None and nursery.cancel_scope.cancel_called for nursery in ours)
+        return not own and trio.current_effective_deadline() == -math.inf
 
     def _cause(self, live: LiveCall) -> Cause | None:
         return live.stopped_by or self._authority.cause

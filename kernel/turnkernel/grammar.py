@@ -267,6 +267,10 @@ def _turn_cancel(grammar: Grammar, event: TurnCancel, t: float) -> None:
 
 def _turn_end(grammar: Grammar, event: TurnEnd, t: float) -> None:
     grammar.turn = None
+    # A steer that its turn has not read is a prompt from now on.
+    for item in grammar.items.values():
+        if isinstance(item, InboxQueued) and item.kind == "steer":
+            grammar.items[item.item] = attrs.evolve(item, kind="prompt")
 
 
 def _step_start(grammar: Grammar, event: StepStart, t: float) -> None:

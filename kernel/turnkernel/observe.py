@@ -104,20 +104,18 @@ def holders_of(authority: Authority, nursery: trio.Nursery) -> tuple[str, ...]:
 
     Trio tasks with their await stack, threads with their stack, processes as the tool named them.
     """
-    lines = [f"trio task {task.name}: {_await_stack(task)}" for task in _tasks(nursery)]
+    lines = [f"trio task {task.name}: {_await_stack(task)}" for task in _innermost(nursery.parent_task)]
     for holder in sorted(authority.holders, key=lambda one: (one.call, one.kind, one.name)):
         stack = f": {_thread_stack(holder.name)}" if holder.kind == "thread" else ""
         lines.append(f"{holder.kind} of {holder.call}: {holder.name}{stack}")
     return tuple(lines)
 
 
-def _tasks(nursery: trio.Nursery) -> list[trio.lowlevel.Task]:
-    """The innermost tasks below a nursery: those that wait for something else than their children."""
-    found: list[trio.lowlevel.Task] = []
-    for task in sorted(nursery.child_tasks, key=lambda one: one.name):
-        inner = [below for child in task.child_nurseries for below in _tasks(child)]
-        found += inner or [task]
-    return found
+def _innermost(task: trio.lowlevel.Task) -> list[trio.lowlevel.Task]:
+    """The tasks at the ends of a task's tree: those that wait for something else than their children."""
+    children = [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    below = [found for child in sorted(children, key=lambda one: one.name) for found in _innermost(child)]
+    return below or [task]
 
 
 def _await_stack(task: trio.lowlevel.Task) -> str:

@@ -163,6 +163,8 @@ class Step:
                         self._message(step, event)
                         break
                     kernel.append(_delta(turn, step, event))
+                    # What was in hand is kept; what a provider has buffered behind it is not shown any more.
+                    await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             self.authority.mark("stream_closed")
         open_step = kernel.grammar.step

@@ -5,7 +5,7 @@ The provider plays `Reply`s straight as model events; the tools do what a list o
 
 import builtins
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
@@ -14,11 +14,12 @@ import attrs
 import trio
 
 from ..errors import ProviderError
+from ..events import ResultStatus
 from ..provider import ModelEvent, Request
 from ..tool import Concurrency, Effect, ToolContext, ToolOutput
 from .replies import Reply, model_events
 
-__all__ = ["Action", "ScriptedProvider", "ScriptedTool"]
+__all__ = ["Action", "ScriptedProvider", "ScriptedTool", "imagined_thread", "scripted_error"]
 
 Action = Mapping[str, Any]
 """One entry of a tool's `does` or `on_cancel`: a table with one key (DESIGN 10)."""
@@ -134,6 +135,10 @@ class ScriptedTool:
 
     running: set[str] = attrs.field(factory=set[str])
     """Call ids whose body runs now."""
+    touch: Callable[[str], None] | None = None
+    """Makes the file that `touch` names. None: there are no files."""
+    block: "Callable[[ToolContext, float], Awaitable[None]]" = attrs.field(factory=lambda: imagined_thread)
+    """Waits for a thread that does not return for so many seconds."""
 
     async def run(self, ctx: ToolContext, input: Mapping[str, Any]) -> ToolOutput:
         """Do the actions in order."""
@@ -145,18 +150,37 @@ class ScriptedTool:
             self.running.discard(ctx.call_id)
 
     async def _play(self, ctx: ToolContext) -> ToolOutput:
-        playing = _Playing(ctx)
-        try:
-            for action in self.does:
+        playing = _Playing(self, ctx)
+        for action in self.does:
+            try:
                 await playing.do(action)
-        except trio.Cancelled:
-            if not playing.swallow:
+            except trio.Cancelled:
+                if playing.swallow:
+                    continue
                 with ctx.critical("scripted cleanup", 60):
-                    for action in self.on_cancel:
-                        await playing.do(action)
+                    for undo in self.on_cancel:
+                        await playing.do(undo)
                 raise
         self.ended.append(ctx.call_id)
-        return ToolOutput(playing.result)
+        return ToolOutput(playing.result, status=playing.status)
+
+
+async def imagined_thread(ctx: ToolContext, seconds: float) -> None:
+    """What a call does that waits for a thread which does not listen; without the thread, on trio's clock.
+
+    Cancelled, it waits on. At urgency *now* the thread would be left behind, so it is named as a survivor.
+    """
+    name = f"imagined {ctx.call_id}"
+    end = trio.current_time() + seconds
+    with ctx.holding("thread", name):
+        try:
+            await trio.sleep_until(end)
+        except trio.Cancelled:
+            with ctx.critical("waiting for an imagined thread", seconds + 1):
+                await trio.sleep_until(end)
+                return
+            ctx.survivor("thread", name)
+            raise
 
 
 class ScriptedError(Exception):
@@ -173,9 +197,11 @@ def scripted_error(text: str) -> Exception:
 
 
 class _Playing:
-    def __init__(self, ctx: ToolContext) -> None:
+    def __init__(self, tool: ScriptedTool, ctx: ToolContext) -> None:
+        self.tool = tool
         self.ctx = ctx
         self.result = "done"
+        self.status: ResultStatus | None = None
         self.swallow = False
 
     async def do(self, action: Action) -> None:
@@ -190,6 +216,7 @@ class _Playing:
             case "ask":
                 said = await self.ctx.ask(value)
                 self.result = said.text or said.answer
+                self.status = "dismissed" if said.answer == "dismissed" else None
             case "critical":
                 with self.ctx.critical("scripted", value + 60):
                     await trio.sleep(value)
@@ -201,6 +228,12 @@ class _Playing:
             case "raise":
                 raise scripted_error(value)
             case "result":
-                self.result = value
+                self.result, self.status = value, None
+            case "block":
+                await self.tool.block(self.ctx, value)
+            case "touch" if self.tool.touch is not None:
+                self.tool.touch(value)
+            case "spawn":
+                raise NotImplementedError("background work is not available in this version")
             case _:
                 raise ValueError(f"a scripted tool can't {verb!r} here")

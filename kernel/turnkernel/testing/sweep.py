@@ -219,7 +219,7 @@ def _check_shields(box: Box) -> None:
     authority = box.session._kernel.authority if box.session is not None else None  # pyright: ignore
     if authority is None:
         return
-    for task in _tasks_below(authority.nursery):
+    for task in _tree(authority.nursery.parent_task):
         status = cast(Any, task)._cancel_status
         while status is not None:
             scope = status._scope
@@ -228,12 +228,10 @@ def _check_shields(box: Box) -> None:
             status = status._parent
 
 
-def _tasks_below(nursery: trio.Nursery) -> list[Task]:
-    return [
-        found
-        for task in nursery.child_tasks
-        for found in [task, *(below for child in task.child_nurseries for below in _tasks_below(child))]
-    ]
+def _tree(task: Task) -> list[Task]:
+    """A trio task and everything below it. The turn's steps run in the task that holds its nursery."""
+    children = [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return [task, *(below for child in children for below in _tree(child))]
 
 
 # --------------------------------------------------------------------------------------------------- one run
