@@ -1,4 +1,4 @@
-"""docs/status.md says what the status is: its states, its fields, and every change of state that a log shows (D2)."""
+"""docs/status.md says what the status is: its states, its fields, every change of state that a log shows (D2)."""
 
 import re
 from collections.abc import Iterable, Sequence
