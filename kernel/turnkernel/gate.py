@@ -154,13 +154,15 @@ async def ask(
     try:
         kernel.append(event)
         opened = True
-        await pending.closed.wait()
+        if pending.answered is None:
+            # Not with an answer in hand already: a wait would ask the cancel and lose it.
+            await pending.closed.wait()
     finally:
         del kernel.asks[event.ask]
         if opened and pending.answered is None:
             pending.answered = Answered("withdrawn", "")
             kernel.append(AskClosed(turn, live.use.id, event.ask, "withdrawn"))
-    live.asking = False
+        live.asking = pending.answered is None or pending.answered.answer == "withdrawn"
     assert pending.answered is not None
     return pending.answered
 

@@ -116,7 +116,7 @@ PROGRAMS: Sequence[Program] = (
         [_calls("question", "fast"), _DONE],
         _asking,
         gate=lambda: Gate(approve=lambda name, input: True),
-        on=[("ask/opened", 1, answer("allow")), ("ask/opened", 2, _stops)],
+        on=[("ask/opened", 1, answer("allow")), ("ask/opened", 2, _stops), ("ask/opened", 3, _stops)],
     ),
     Program(
         "a retry and a broken stream",

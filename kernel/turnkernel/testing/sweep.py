@@ -225,14 +225,19 @@ async def _main(program: Program, box: Box) -> None:
                 box.armed = True
                 for prompt in program.prompts:
                     await session.send(prompt)
-                    await session.rest()
-                    if session.status().queued:
-                        box.say("L5", "the session rests, and input is queued")
+                    await _rested(box)
             finally:
                 box.armed = False
             await _epilogue(program, box)
     if trio.lowlevel.current_statistics().tasks_living != living:
         box.say("R1", "trio tasks are left after the session")
+
+
+async def _rested(box: Box) -> None:
+    assert box.session is not None
+    await box.session.rest()
+    if box.session.status().queued:
+        box.say("L5", "the session rests, and input is queued")
 
 
 async def _epilogue(program: Program, box: Box) -> None:
@@ -242,7 +247,7 @@ async def _epilogue(program: Program, box: Box) -> None:
     box.provider.replace(program.epilogue)
     before = len(box.receipts)
     await box.session.send("and now?")
-    await box.session.rest()
+    await _rested(box)
     last = [record.event for record in box.records if isinstance(record.event, TurnEnd)][-1]
     if last.outcome != "completed" or len(box.receipts) != before:
         box.say("R2", f"the prompt after everything ended {last.outcome}")
