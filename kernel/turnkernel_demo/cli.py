@@ -34,20 +34,22 @@ BROKEN_PIPE = 141
 """Exit code when the reader of our output has gone, likewise."""
 
 EPILOG = """\b
-Begin with these:
-  kernel-demo                           play the three classic accidents, in a few seconds
-  kernel-demo list                      what can be played
-  kernel-demo run esc-in-a-long-tool --log esc.log
-  kernel-demo show esc.log              what happened, a line an event
-  kernel-demo verify esc.log            which laws it keeps
-  kernel-demo COMMAND --help            one command, with an example and its exit codes
+Examples:
+  kernel-demo                                        the tour, in about twenty seconds
+  kernel-demo list
+  kernel-demo run esc-in-a-long-tool --log esc.log   play one, and keep its log
+  kernel-demo show esc.log
+  kernel-demo verify --closed esc.log
+  kernel-demo repair --dry-run crashed.log
+  kernel-demo context esc.log --wire anthropic
+  kernel-demo COMMAND --help                         more on one, with its exit codes
 
 \b
 Exit codes of all commands:
   0  as it should be; an open or torn log is no violation
   1  a law is violated, a log is damaged, or an expectation is not met
-  2  something can't be read, or a live kernel holds it; one line on standard error says
-     which file, where and why. Also for a command line that makes no sense
+  2  something can't be read, or a live kernel holds it: one line on standard error
+     names file, place and reason. Also for a command line that makes no sense
 """
 
 

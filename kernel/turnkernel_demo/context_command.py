@@ -20,7 +20,7 @@ __all__ = ["context"]
 _NAMED = ("anthropic", "openai-chat", "openai-responses")
 
 
-@click.command()
+@click.command(short_help="the exact request messages of a log, as JSON")
 @LOG
 @click.option("--wire", type=click.Choice(_NAMED), required=True, help="Whose shapes.")
 @click.option("--model", help="Which model is asked: thinking goes back only to the one that gave it. "

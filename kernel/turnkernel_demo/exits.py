@@ -6,13 +6,14 @@ expectation; 2 for what can't be read or is live.
 
 import json
 import re
+import sys
 from typing import IO, Any
 
 import click
 
 from .plain import one_line
 
-__all__ = ["PROGRAM", "Failed", "Unreadable", "json_line", "json_text", "note", "reason_of"]
+__all__ = ["PROGRAM", "Failed", "Unreadable", "json_line", "json_text", "note", "on_terminal", "reason_of"]
 
 PROGRAM = "kernel-demo"
 
@@ -34,6 +35,11 @@ class Unreadable(Failed):
     """What was named can't be read, or is live: the file, the place where there is one, and why. Exit code 2."""
 
     exit_code = 2
+
+
+def on_terminal() -> bool:
+    """Whether standard output goes to a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def note(text: str) -> None:

@@ -8,7 +8,7 @@ from .exits import json_line
 __all__ = ["list_scenarios"]
 
 
-@click.command("list")
+@click.command("list", short_help="the built-in scenarios")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line: name, title.")
 def list_scenarios(as_json: bool) -> None:
     """List the built-in scenarios: name and title. The first three are those of the tour.

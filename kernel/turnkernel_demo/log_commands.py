@@ -15,7 +15,7 @@ from turnkernel.reading import LogReader
 from turnkernel.testing.laws import Violation, check_log
 from turnkernel_providers.context import messages_of
 
-from .exits import json_line
+from .exits import json_line, on_terminal
 from .open_log import is_damaged, open_things, opened, say_how_it_ends, types_of
 from .render import WIDTH, lines
 
@@ -32,10 +32,10 @@ LOG = click.argument("log", type=click.Path(path_type=Path))
 
 def width_of_output() -> int:
     """Columns of a line: the terminal's, or what `render` thinks right where there is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    return shutil.get_terminal_size().columns if on_terminal() else WIDTH
 
 
-@click.command()
+@click.command(short_help="the log for a person, a line an event")
 @LOG
 @click.option("--json", "as_json", is_flag=True, help="The records as they stand in the log, one object per line.")
 def show(log: Path, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def show(log: Path, as_json: bool) -> None:
         sys.exit(1)
 
 
-@click.command()
+@click.command(short_help="check a log against every law that it can show")
 @LOG
 @click.option("--closed", is_flag=True, help="What is still open at the end is a violation too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with everything that was found.")

@@ -23,7 +23,7 @@ from .render import lines
 __all__ = ["repair"]
 
 
-@click.command()
+@click.command(short_help="append what closes a log that a crash left open")
 @LOG
 @click.option("--dry-run", is_flag=True, help="Append nothing; print what would be appended.")
 def repair(log: Path, dry_run: bool) -> None:

@@ -23,7 +23,7 @@ class Change:
     records: Sequence[Record] = ()
     """New ones, in order."""
     removed: int = 0
-    """How many of those seen before are not there any more (law L7 is broken); the new ones stand in their place."""
+    """How many of those seen before are gone (law L7 is broken); the new ones stand in their place."""
 
 
 class Tail:
