@@ -22,7 +22,6 @@ __all__ = ["SHIELDS", "Authority", "Holder", "Settled", "is_listed", "shield"]
 SHIELDS = {
     "closing flush": "what a turn or session appended last must reach the disk although everything is cancelled",
     "critical section": "what a tool must not have cut half-way, such as a rename or the end of a process",
-    "waiting for a thread": "a sync tool that was told to end is waited for, so that it does not go on unseen",
     "watching a stuck turn": "who holds a cancelled turn must be said although the host cancelled the watcher",
     "closing a response": "a connection must be closed although the request was cancelled",
 }

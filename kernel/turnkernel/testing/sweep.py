@@ -162,7 +162,7 @@ class _Sites(trio.abc.Instrument):
             try:
                 planned(self._box)
                 _check_shields(self._box)
-            except BaseException as error:  # noqa: BLE001 - noted, and told by `play`, which can raise
+            except Exception as error:  # noqa: BLE001 - noted, and told by `play`, which can raise
                 self._box.error = error
             self.fired.add(number)
 
