@@ -53,19 +53,18 @@ def clip(text: str, most: int) -> str:
 class Clip:
     """Text that is added to without end and kept in bounded memory: its head, its tail, and what was cut.
 
-    `most` is in bytes of UTF-8. Half of it is head, half tail.
+    `most` is in bytes of UTF-8: half of it for the head, the rest for the tail. What is kept depends on the text
+    alone, not on the pieces in which it came.
     """
 
-    __slots__ = ("_head", "_head_bytes", "_tail", "_tail_bytes", "cut", "most")
+    __slots__ = ("_head", "_tail", "cut", "most")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.cut = 0
         """Bytes left out between head and tail so far."""
-        self._head: list[str] = []
-        self._head_bytes = 0
-        self._tail: list[bytes] = []
-        self._tail_bytes = 0
+        self._head = bytearray()
+        self._tail = bytearray()
 
     def __repr__(self) -> str:
         return f"<Clip of {self.total} bytes, {self.cut} cut>"
@@ -73,41 +72,33 @@ class Clip:
     @property
     def total(self) -> int:
         """Bytes added so far."""
-        return self._head_bytes + self._tail_bytes + self.cut
+        return len(self._head) + len(self._tail) + self.cut
 
     def add(self, text: str) -> None:
         """Add text at the end."""
         data = text.encode("utf-8", "replace")
-        half = self.most // 2
-        if self._head_bytes < half and not self._tail:
-            room = half - self._head_bytes
-            head = data[:room].decode("utf-8", "ignore")
-            used = len(head.encode("utf-8"))
-            self._head.append(head)
-            self._head_bytes += used
-            data = data[used:]
-        if not data:
-            return
-        self._tail.append(data)
-        self._tail_bytes += len(data)
-        if self._tail_bytes > 2 * half + 4096:
-            self._trim(half)
+        if not self._tail and not self.cut:
+            room = self.most // 2 - len(self._head)
+            head = data[:room].decode("utf-8", "ignore").encode("utf-8")
+            self._head += head
+            data = data[len(head) :]
+        self._tail += data
+        if len(self._tail) > 2 * self.most + 4096:
+            self._trim()
 
-    def _trim(self, half: int) -> None:
-        joined = b"".join(self._tail)
-        start = max(0, len(joined) - half)
-        while start < len(joined) and joined[start] & 0xC0 == 0x80:
+    def _trim(self) -> None:
+        """Keep of the tail what there is room for, from the beginning of a character on."""
+        tail = self._tail
+        start = max(0, len(tail) - (self.most - len(self._head)))
+        while start < len(tail) and tail[start] & 0xC0 == 0x80:
             start += 1
         self.cut += start
-        self._tail = [joined[start:]]
-        self._tail_bytes = len(joined) - start
+        del tail[:start]
 
     def text(self) -> str:
         """What is kept, with the cut told where it is."""
-        half = self.most // 2
-        if self._tail_bytes > self.most - half:
-            self._trim(half)
-        head, tail = "".join(self._head), b"".join(self._tail).decode("utf-8", "replace")
+        self._trim()
+        head, tail = self._head.decode("utf-8"), self._tail.decode("utf-8")
         if not self.cut:
             return head + tail
         return f"{head}\n[... {self.cut} bytes left out ...]\n{tail}"
