@@ -68,7 +68,7 @@ class Fragments:
     __slots__ = ("_half", "empty")
 
     def __init__(self) -> None:
-        self._half = ""
+        self._half: str = ""
         self.empty = True
         """Whether there was no text yet."""
 

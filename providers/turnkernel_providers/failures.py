@@ -19,9 +19,10 @@ from turnkernel.text import clip, printable
 
 from .wire_json import index_of, loads, table, text_of
 
-__all__ = ["error_of_body", "error_of_event", "hide", "retry_after"]
+__all__ = ["error_of_body", "error_of_event", "error_of_no_stream", "hide", "retry_after"]
 
 _MOST_BYTES = 600
+_SHORTEST_SECRET = 8
 _TRY_AGAIN = frozenset({408, 409, 425, 429})
 
 _TOO_LONG = re.compile(
@@ -51,10 +52,13 @@ class _Facts:
 
 
 def hide(text: str, *secrets: str) -> str:
-    """The text without these secrets and without anything that looks like an API key."""
+    """The text without these secrets and without anything that looks like an API key.
+
+    Also without the halves of a secret that clipping may have left; what is shorter than 8 tells nothing.
+    """
     for secret in secrets:
-        if secret:
-            text = text.replace(secret, "[secret]")
+        for length in range(len(secret), _SHORTEST_SECRET - 1, -1):
+            text = text.replace(secret[:length], "[secret]").replace(secret[-length:], "[secret]")
     return _SECRET.sub("[secret]", text)
 
 
@@ -125,3 +129,14 @@ def _status(code: object) -> int | None:
     """The HTTP status that a code is, if it is one; some servers write it as text."""
     number = int(code) if isinstance(code, str) and re.fullmatch(r"[45]\d\d", code) else index_of(code)
     return number if number is not None and 400 <= number < 600 else None
+
+
+def error_of_no_stream(content_type: str, body: str) -> ProviderError:
+    """The error of an answer with 200 that is JSON or a page where a stream was asked for."""
+    try:
+        value = table(loads(body))
+    except ValueError:
+        value = table(None)
+    if value.get("error"):
+        return error_of_event(value)
+    return _error(f"not an event stream but {content_type}: {body.strip() or 'nothing'}", False, False, None, None)
