@@ -8,11 +8,15 @@ crc is crc32 in 8 hex digits of the line's bytes from the opening quote of the k
 both included. A field that has its default is left out.
 """
 
+import json
+import math
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, cast
 
 import orjson
+from cattrs import transform_error
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 from cattrs.preconf.orjson import make_converter
 from cattrs.strategies import configure_tagged_union
@@ -40,8 +44,25 @@ class BadLineError(ValueError):
     """A line is no record; the message says why."""
 
 
+def _only(kind: type | tuple[type, ...]) -> Callable[[Any, Any], Any]:
+    """A hook that takes a value as it is or not at all: `str(None)` would make a name of nothing."""
+
+    def take(value: Any, _: Any) -> Any:
+        # A bool is an int to Python, and JSON has no infinity: orjson writes null for it.
+        if not isinstance(value, kind) or (value.__class__ is bool and kind is not bool):
+            raise TypeError(f"{value!r:.40} is a {type(value).__name__}")
+        if value.__class__ is float and not math.isfinite(value):
+            raise TypeError(f"{value} is no number")
+        return value
+
+    return take
+
+
 def _make_converter() -> Any:
     converter = make_converter(omit_if_default=True)
+    for plain in (str, int, bool):
+        converter.register_structure_hook(plain, _only(plain))
+    converter.register_structure_hook(float, _only((int, float)))
     configure_tagged_union(AssistantBlock, converter, tag_name="type", tag_generator=lambda cls: _BLOCK_NAMES[cls])
     return converter
 
@@ -51,8 +72,14 @@ _unstructure: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
     cls: make_dict_unstructure_fn(cls, _converter, _cattrs_omit_if_default=True) for cls in EVENT_TYPES.values()
 }
 _structure: dict[str, Callable[[Any, Any], Any]] = {
-    name: make_dict_structure_fn(cls, _converter) for name, cls in EVENT_TYPES.items()
+    name: make_dict_structure_fn(cls, _converter, _cattrs_detailed_validation=False)
+    for name, cls in EVENT_TYPES.items()
 }
+_explain: dict[str, Callable[[Any, Any], Any]] = {
+    name: make_dict_structure_fn(cls, _converter, _cattrs_detailed_validation=True)
+    for name, cls in EVENT_TYPES.items()
+}
+"""The same, slower, with the name of the field that does not fit."""
 
 
 def crc(data: bytes) -> str:
@@ -71,26 +98,21 @@ def block_to_json(block: AssistantBlock) -> dict[str, Any]:
 
 
 def encode(record: Record) -> bytes:
-    """The record's line, newline included.
+    """The record's line, newline included. What it returns can be decoded.
 
-    Raises TypeError where the event holds what JSON can't (`cleaned` mends lone surrogates; the rest is a fault
-    of whoever made the event).
+    Raises TypeError where the event holds what JSON can't, or what its fields are not declared to hold: a line
+    that can't be read again must never be written. `cleaned` mends lone surrogates; the rest is a fault of whoever
+    made the event.
     """
     event = record.event
-    body = orjson.dumps(
-        {
-            "seq": record.seq,
-            "epoch": record.epoch,
-            "t": record.t,
-            "type": event.type,
-            **_unstructure[type(event)](event),
-        }
-    )
+    fields = _unstructure[type(event)](event)
+    body = orjson.dumps({"seq": record.seq, "epoch": record.epoch, "t": record.t, "type": event.type, **fields})
+    _structured(event.type, fields)
     return b'{"crc":"%08x",' % zlib.crc32(memoryview(body)[1:]) + body[1:] + b"\n"
 
 
 def cleaned(event: Event) -> Event:
-    """The event with no lone surrogate anywhere in it."""
+    """The event with no lone surrogate anywhere in it. Raises TypeError as `encode` does."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -101,7 +123,7 @@ def cleaned(event: Event) -> Event:
             return [clean(item) for item in value]  # pyright: ignore
         return value
 
-    return _structure[event.type](clean(event_fields(event)), type(event))
+    return _structured(event.type, clean(event_fields(event)))
 
 
 def decode(line: bytes) -> Record:
@@ -116,19 +138,27 @@ def decode(line: bytes) -> Record:
         seq, epoch, t, name = fields["seq"], fields["epoch"], fields["t"], fields["type"]
     except (orjson.JSONDecodeError, KeyError) as error:
         raise BadLineError(f"crc right, but no record: {error}") from None
-    structure = _structure.get(name)
-    if structure is None:
+    if type(seq) is not int or type(epoch) is not int or type(t) not in (float, int):
+        raise BadLineError("crc right, but no record: seq, epoch and t must be numbers")
+    if not isinstance(name, str) or name not in _structure:
         raise BadLineError(f"unknown event type {name!r}")
     try:
-        return Record(seq, epoch, t, structure(fields, EVENT_TYPES[name]))
-    except Exception as error:  # noqa: BLE001 - cattrs raises what its hooks raise; every kind means a bad field
-        raise BadLineError(f"{name}: its fields do not fit: {_first_reason(error)}") from None
+        return Record(seq, epoch, t, _structured(name, fields))
+    except TypeError as error:
+        raise BadLineError(str(error)) from None
 
 
-def _first_reason(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup):
-        return _first_reason(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
-    return f"{type(error).__name__}: {error}"
+def _structured(name: str, fields: dict[str, Any]) -> Any:
+    """An event from its fields. Raises TypeError, which names the first field that does not fit."""
+    cls = EVENT_TYPES[name]
+    try:
+        return _structure[name](fields, cls)
+    except Exception:  # noqa: BLE001 - cattrs raises what its hooks raise; every kind means a bad field
+        pass
+    try:
+        return _explain[name](fields, cls)
+    except Exception as error:  # noqa: BLE001 - as above
+        raise TypeError(f"{name}: its fields do not fit: {transform_error(error, name)[0]}") from None
 
 
 def passed_over(offset: int, data: bytes) -> PassedOver:
@@ -139,14 +169,36 @@ def passed_over(offset: int, data: bytes) -> PassedOver:
 def parse_object(text: str) -> dict[str, Any] | None:
     """The JSON object that a text is, or None. Nothing at all means `{}`: a call without arguments.
 
-    Strict: no NaN, no duplicate meaning of a cut text, and nothing that could not be written to the log again
-    (nesting too deep, lone surrogates).
+    Strict: what it returns means what the text means, and can be written to the log and to a wire. So no NaN, no
+    number that 64 bits don't hold exactly, no lone surrogate, nothing nested too deep, nothing after the object.
+    Of a key that is there twice the last counts, as everywhere.
     """
     if not text.strip():
         return {}
     try:
         value = orjson.loads(text)
-        orjson.dumps(value)
+        orjson.dumps(_in_lists(value))
     except (orjson.JSONDecodeError, TypeError):
         return None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+    if not isinstance(value, dict) or (_LONG_NUMBER.search(text) and not _is_exact(value, text)):
+        return None
+    return cast("dict[str, Any]", value)
+
+
+_LEVELS_AROUND = 32
+"""Levels that a record of the log or the request of a wire may put around an object; orjson writes 254 at most."""
+_LONG_NUMBER = re.compile(r"[0-9]{19}")
+
+
+def _in_lists(value: object) -> object:
+    for _ in range(_LEVELS_AROUND):
+        value = [value]
+    return value
+
+
+def _is_exact(value: object, text: str) -> bool:
+    """Whether no whole number was rounded: orjson reads those beyond 64 bits as floats."""
+    try:
+        return bool(json.loads(text) == value)
+    except ValueError:  # more digits than Python reads
+        return False

@@ -50,7 +50,7 @@ class Settings:
     stuck_after_seconds: float = 10.0
     """After a cancel, when `turn/stuck` says who holds the turn."""
     closing_seconds: float = 5.0
-    """Bound of each closing flush."""
+    """Bound of the flush after a turn's end, and of everything once the session's block is being left."""
     host_cause: Cause = Cause.HOST
     """Cause of a cancel that came through a scope around the session."""
 
@@ -154,6 +154,10 @@ class Kernel:
     def append(self, *events: Event) -> None:
         """`Journal.append`."""
         self.journal.append(*events)
+
+    def hurry(self) -> None:
+        """The session is being left: from now on one deadline bounds every shield and closing flush."""
+        self.deadline = min(self.deadline, trio.current_time() + self.settings.closing_seconds)
 
     def queued(self, *kinds: str) -> list[InboxQueued]:
         """Queued prompts and steers, in order; notices are not among them."""

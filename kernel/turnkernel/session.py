@@ -12,11 +12,12 @@ from pathlib import Path
 import trio
 
 from . import gate as gates
-from .cancel import Authority, shield
-from .causes import Answer, Cause, Urgency
+from .cancel import shield
+from .causes import Answer, Cause
 from .context import Checkpoints
 from .dispatch import stop_call
-from .errors import InternalError, LogFailedError, SessionClosedError
+from .driver import Driver
+from .errors import LogFailedError, SessionClosedError
 from .events import (
     AskAnswer,
     Event,
@@ -26,22 +27,19 @@ from .events import (
     PassedOver,
     SessionClose,
     SessionOpen,
-    TurnStuck,
 )
 from .gate import Gate
 from .ids import new_session_id
-from .inbox import claim, has_work
 from .journal import Journal, RecordCursor
 from .kernel import Kernel, Receipt, Settings
 from .messages import Message
-from .observe import Status, StatusFold, holders_of
+from .observe import Status, StatusFold
 from .provider import Provider
 from .repair import INTERRUPTION, closers
 from .replay import Context
 from .store import FileStore, MemoryStore, Store
 from .text import is_blank, scrub
 from .tool import Tool
-from .turn import Turn
 
 __all__ = ["EventCursor", "Session", "open_session"]
 
@@ -72,17 +70,9 @@ class Session:
 
     def __init__(self, kernel: Kernel, gate: Gate, checkpoints: Checkpoints, status: StatusFold) -> None:
         self._kernel = kernel
-        self._gate = gate
-        self._checkpoints = checkpoints
+        self._driver = Driver(kernel, gate, checkpoints)
         self._status = status
-        self._going = False
-        self._last_outcome = "completed"
         self._accepting = True
-        self._nursery: trio.Nursery | None = None
-        self._fault: Exception | None = None
-        self._busy = False
-        """Whether the driver is between finding work and having done it."""
-        kernel.journal.on_failure = self._log_failed
 
     def __repr__(self) -> str:
         return f"<Session {self._kernel.journal.where} {self.status().state} seq={self._kernel.journal.seq}>"
@@ -115,7 +105,7 @@ class Session:
         return receipt
 
     def _check_input(self, text: str) -> None:
-        if not self._accepting:
+        if not self._accepting or self._driver.fault is not None:
             raise SessionClosedError("the session's block is being left; it takes no more input")
         if is_blank(text):
             raise ValueError("the text is blank; no model API accepts that")
@@ -130,7 +120,7 @@ class Session:
         steer = not prompt and authority is not None and authority.cause is None
         item = f"i{self._kernel.journal.seq + 1}"
         self._kernel.append(InboxQueued(item, "steer" if steer else "prompt", scrub(text)))
-        self._go()
+        self._driver.go()
         return item
 
     async def _accept(self, text: str, *, prompt: bool) -> str:
@@ -153,11 +143,7 @@ class Session:
 
     def go_on(self) -> None:
         """Let what an earlier opening left queued start its turns. Synchronous."""
-        self._go()
-
-    def _go(self) -> None:
-        self._going = True
-        self._kernel.changed.unpark_all()
+        self._driver.go()
 
     # --------------------------------------------------------------------------------------------- cancel
 
@@ -217,100 +203,10 @@ class Session:
     async def rest(self) -> None:
         """Wait until no turn runs and nothing waits for one. Raises `LogFailedError` where that can't come."""
         await trio.lowlevel.checkpoint()
-        while not self._at_rest():
+        while not self._driver.at_rest:
             await self._kernel.changed.park()
         if self._kernel.journal.failure is not None:
             raise self._kernel.journal.failure
-
-    def _at_rest(self) -> bool:
-        if self._kernel.journal.failure is not None or self._kernel.journal.closed:
-            return self._kernel.authority is None
-        return self._kernel.authority is None and not self._busy and not self._runnable()
-
-    def _runnable(self) -> bool:
-        if not self._going or self._kernel.journal.failure is not None:
-            return False
-        notices = self._last_outcome not in ("aborted", "interrupted")
-        return has_work(self._kernel.grammar, notices=notices)
-
-    # --------------------------------------------------------------------------------------------- driver
-
-    @trio.lowlevel.enable_ki_protection
-    async def _drive(self) -> None:
-        """Run turns while there is something to run them for. Ends with the session's nursery."""
-        kernel = self._kernel
-        try:
-            while kernel.journal.failure is None:
-                if not self._runnable():
-                    self._busy = False
-                    kernel.changed.unpark_all()
-                    await kernel.changed.park()
-                    continue
-                self._busy = True
-                # Nothing is claimed while it waits: a cancel here has only the queue to drop.
-                await kernel.journal.flush()
-                await trio.lowlevel.checkpoint_if_cancelled()
-                claimed = claim(kernel.grammar) if self._runnable() else []
-                if claimed:
-                    await self._one_turn(claimed)
-            self._fault = kernel.journal.failure
-            self._stop()
-        except* LogFailedError:
-            self._fault = kernel.journal.failure
-            self._stop()
-        except* Exception as group:  # noqa: BLE001 - a fault of the kernel leaves the block as what it is
-            self._fault = _internal(group)
-            self._stop()
-
-    async def _one_turn(self, claimed: list[Event]) -> None:
-        turn = Turn(self._kernel, self._gate, self._checkpoints)
-        try:
-            await turn.run(claimed)
-        finally:
-            self._last_outcome = turn.outcome or self._last_outcome
-
-    def _stop(self) -> None:
-        self._busy = False
-        self._accepting = False
-        self._kernel.changed.unpark_all()
-        if self._nursery is not None:
-            self._nursery.cancel_scope.cancel(reason="the kernel failed")
-
-    def _log_failed(self) -> None:
-        if self._kernel.authority is not None:
-            self._kernel.authority.cancel(Cause.LOG, Urgency.POLITE)
-            self._kernel.cancelled.unpark_all()
-        self._kernel.changed.unpark_all()
-
-    async def _watch(self) -> None:
-        """Notices a cancel of the host's, and says who holds a turn that does not end."""
-        try:
-            while True:
-                authority = self._kernel.authority
-                if authority is None or authority.cause is None:
-                    await self._kernel.cancelled.park()
-                else:
-                    await self._say_if_stuck(authority)
-        except trio.Cancelled:
-            authority = self._kernel.authority
-            if authority is not None:
-                self._kernel.cancel(self._kernel.settings.host_cause, keep_inbox=True, urgency=Urgency.NOW)
-                seconds = self._kernel.settings.stuck_after_seconds + 1.0
-                with shield("watching a stuck turn", seconds, outer_deadline=self._kernel.deadline):
-                    await self._say_if_stuck(authority)
-            raise
-
-    async def _say_if_stuck(self, authority: Authority) -> None:
-        with trio.move_on_after(self._kernel.settings.stuck_after_seconds):
-            await authority.settled.wait()
-            return
-        if self._kernel.authority is authority:
-            holders = holders_of(authority, authority.nursery)
-            try:
-                self._kernel.append(TurnStuck(authority.turn, holders))
-            except LogFailedError:
-                pass  # told by the driver
-        await authority.settled.wait()
 
     # ---------------------------------------------------------------------------------------------- close
 
@@ -319,9 +215,7 @@ class Session:
         """The block that the session lives in; `open_session` enters it."""
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._drive, name="driver")
-                nursery.start_soon(self._watch, name="watcher")
+                self._driver.start(nursery)
                 try:
                     yield self
                 finally:
@@ -335,12 +229,13 @@ class Session:
             raise only from only.__cause__
         finally:
             await self._close()
-            if self._fault is not None:
-                raise self._fault
+            if self._driver.fault is not None:
+                raise self._driver.fault
 
     def _leave(self) -> None:
         """No more input; the turn is told to end."""
         self._accepting = False
+        self._kernel.hurry()
         if self._kernel.authority is not None and self._kernel.journal.failure is None:
             self._kernel.cancel(Cause.SHUTDOWN, keep_inbox=True)
 
@@ -348,7 +243,7 @@ class Session:
         """Nothing runs any more: say so in the log, flush it, let it go."""
         kernel = self._kernel
         try:
-            if kernel.journal.failure is None:
+            if kernel.journal.failure is None and kernel.grammar.turn is None:
                 kernel.append(SessionClose())
                 with shield("closing flush", kernel.settings.closing_seconds, outer_deadline=kernel.deadline):
                     await kernel.journal.flush()
@@ -359,12 +254,6 @@ class Session:
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
     return group.exceptions[0] if len(group.exceptions) == 1 else None
-
-
-def _internal(group: BaseExceptionGroup[Exception]) -> InternalError:
-    error = InternalError(f"the kernel failed: {group.exceptions[0]!r}")
-    error.__cause__ = group.exceptions[0] if len(group.exceptions) == 1 else group
-    return error
 
 
 async def _open_store(path: str | PathLike[str] | Store | None, durability: str) -> tuple[Store, str]:

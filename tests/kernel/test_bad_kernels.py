@@ -5,7 +5,7 @@ import functools
 import pytest
 import trio
 
-from turnkernel import dispatch, gate, session, step, turn
+from turnkernel import dispatch, driver, gate, step, turn
 from turnkernel.causes import Answer
 from turnkernel.kernel import Kernel, Receipt
 from turnkernel.repair import Ending
@@ -109,7 +109,7 @@ def body_before_intent(patch):
 
 def steer_lost(patch):
     """What is typed at the last look waits for a turn that never comes."""
-    patch.setattr(session, "has_work", lambda grammar, notices: bool(grammar.items) and not grammar.turns)
+    patch.setattr(driver, "has_work", lambda grammar, notices: bool(grammar.items) and not grammar.turns)
 
 
 def cancel_lies(patch):

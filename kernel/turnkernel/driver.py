@@ -1,0 +1,148 @@
+"""The two trio tasks that a session keeps: one runs its turns, one watches for what the first can't see.
+
+Both live in the session's nursery and end with it.
+"""
+
+from collections.abc import Sequence
+
+import trio
+
+from .cancel import Authority, shield
+from .causes import Cause, Urgency
+from .context import Checkpoints
+from .errors import InternalError, LogFailedError
+from .events import Event, TurnStuck
+from .gate import Gate
+from .inbox import claim, has_work
+from .kernel import Kernel
+from .observe import holders_of
+from .turn import Turn
+
+__all__ = ["Driver"]
+
+
+class Driver:
+    """Runs the turns of one session, one after the other, while there is something to run them for."""
+
+    def __init__(self, kernel: Kernel, gate: Gate, checkpoints: Checkpoints) -> None:
+        self.fault: Exception | None = None
+        """What made it give up: a failed log, or a fault of the kernel. Raised where the session's block ends."""
+        self._kernel = kernel
+        self._gate = gate
+        self._checkpoints = checkpoints
+        self._going = False
+        self._busy = False
+        """Whether it is between finding work and having done it."""
+        self._last_outcome = "completed"
+        self._nursery: trio.Nursery | None = None
+        kernel.journal.on_failure = self._log_failed
+
+    def __repr__(self) -> str:
+        return f"<Driver going={self._going} busy={self._busy} fault={self.fault!r}>"
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start both tasks in the session's nursery."""
+        self._nursery = nursery
+        nursery.start_soon(self._drive, name="driver")
+        nursery.start_soon(self._watch, name="watcher")
+
+    def go(self) -> None:
+        """From now on what is queued may start turns. An opening alone never calls the model."""
+        self._going = True
+        self._kernel.changed.unpark_all()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no turn runs and nothing waits for one, or never will."""
+        kernel = self._kernel
+        if kernel.journal.failure is not None or kernel.journal.closed:
+            return kernel.authority is None
+        return kernel.authority is None and not self._busy and not self._runnable()
+
+    def _runnable(self) -> bool:
+        if not self._going or self._kernel.journal.failure is not None:
+            return False
+        # A notice does not wake the model after a turn that was cut: it waits for the next prompt.
+        notices = self._last_outcome not in ("aborted", "interrupted")
+        return has_work(self._kernel.grammar, notices=notices)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _drive(self) -> None:
+        kernel = self._kernel
+        try:
+            while kernel.journal.failure is None:
+                if not self._runnable():
+                    self._busy = False
+                    kernel.changed.unpark_all()
+                    await kernel.changed.park()
+                    continue
+                self._busy = True
+                # Nothing is claimed while it waits: a cancel here has only the queue to drop.
+                await kernel.journal.flush()
+                await trio.lowlevel.checkpoint_if_cancelled()
+                claimed = claim(kernel.grammar) if self._runnable() else []
+                if claimed:
+                    await self._one_turn(claimed)
+            self._give_up(kernel.journal.failure)
+        except* LogFailedError:
+            self._give_up(kernel.journal.failure)
+        except* Exception as group:  # noqa: BLE001 - a fault of the kernel leaves the block as what it is
+            self._give_up(_internal(group))
+
+    async def _one_turn(self, claimed: Sequence[Event]) -> None:
+        turn = Turn(self._kernel, self._gate, self._checkpoints)
+        try:
+            await turn.run(claimed)
+        finally:
+            self._last_outcome = turn.outcome or self._last_outcome
+
+    def _give_up(self, fault: Exception | None) -> None:
+        self.fault = fault
+        self._busy = False
+        self._kernel.changed.unpark_all()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel(reason="the kernel failed")
+
+    def _log_failed(self) -> None:
+        if self._kernel.authority is not None:
+            self._kernel.authority.cancel(Cause.LOG, Urgency.POLITE)
+            self._kernel.cancelled.unpark_all()
+        self._kernel.changed.unpark_all()
+
+    async def _watch(self) -> None:
+        """Notices a cancel of the host's, and says who holds a turn that does not end."""
+        kernel = self._kernel
+        try:
+            while True:
+                authority = kernel.authority
+                if authority is None or authority.cause is None:
+                    await kernel.cancelled.park()
+                else:
+                    await self._say_if_stuck(authority)
+        except trio.Cancelled:
+            kernel.hurry()
+            authority = kernel.authority
+            if authority is not None:
+                kernel.cancel(kernel.settings.host_cause, keep_inbox=True, urgency=Urgency.NOW)
+                seconds = kernel.settings.stuck_after_seconds + 1.0
+                with shield("watching a stuck turn", seconds):
+                    await self._say_if_stuck(authority)
+            raise
+
+    async def _say_if_stuck(self, authority: Authority) -> None:
+        kernel = self._kernel
+        with trio.move_on_after(kernel.settings.stuck_after_seconds):
+            await authority.settled.wait()
+            return
+        if kernel.authority is authority:
+            try:
+                kernel.append(TurnStuck(authority.turn, holders_of(authority, authority.nursery)))
+            except LogFailedError:
+                pass  # told where the block ends
+        await authority.settled.wait()
+
+
+def _internal(group: BaseExceptionGroup[Exception]) -> InternalError:
+    error = InternalError(f"the kernel failed: {group.exceptions[0]!r}")
+    error.__cause__ = group.exceptions[0] if len(group.exceptions) == 1 else group
+    return error
