@@ -182,7 +182,7 @@ class Dispatch:
     def _returned(self, live: LiveCall, output: ToolOutput, tool: Tool) -> _Verdict:
         status = output.status or ("error" if output.is_error else "ok")
         text = safe(output.text)
-        if status in ("stopped", "timed_out") and is_blank(text):
+        if status in ("stopped", "timed_out", "dismissed") and is_blank(text):
             return self._worded(status, live, tool)
         return _Verdict(
             status, clip(text, MODEL_OUTPUT_BYTES) if not is_blank(text) else self._kernel.wording.empty()

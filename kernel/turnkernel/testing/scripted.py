@@ -215,7 +215,7 @@ class _Playing:
                 self.ctx.checkpoint(value)
             case "ask":
                 said = await self.ctx.ask(value)
-                self.result = said.text or said.answer
+                self.result = said.text
                 self.status = "dismissed" if said.answer == "dismissed" else None
             case "critical":
                 with self.ctx.critical("scripted", value + 60):
