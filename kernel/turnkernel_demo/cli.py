@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from types import FrameType
+from typing import cast
 
 import click
 
@@ -140,7 +141,10 @@ def run(args: Sequence[str]) -> int:
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is not None:
             return INTERRUPTED
-        return _internal(group)
+        broken = group.subgroup(_is_broken_output)
+        if broken is None:
+            return _internal(group)
+        raise OSError(*_first(broken).args) from group
     except Exception as error:
         if _is_broken_output(error):
             raise
@@ -148,9 +152,16 @@ def run(args: Sequence[str]) -> int:
     return 0
 
 
-def _is_broken_output(error: Exception) -> bool:
-    # Files that are read carry their names; the standard streams have none.
-    return isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC)
+def _is_broken_output(error: BaseException) -> bool:
+    # Files that are read carry their names; the standard streams have none. EIO: a terminal that is gone.
+    known = (errno.EPIPE, errno.ENOSPC, errno.EIO)
+    return isinstance(error, OSError) and error.filename is None and error.errno in known
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
 
 
 def _output_failed(error: OSError) -> int:

@@ -1,9 +1,10 @@
-"""A log that is being written, followed from its file. Reads that file and nothing else; waits for nothing.
+"""A log that is being written, followed from its file. Reads that file and the system's locks; waits for nothing.
 
 For whoever is not in the program that writes: it takes no lock and is a cursor like any other, so a slow or dead
 follower harms nobody.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from turnkernel.codec import BadLineError, decode
 from turnkernel.events import Record
 from turnkernel.store import ReadOnlyStore, lines
 
-__all__ = ["Change", "Tail"]
+__all__ = ["Change", "Tail", "writer_of"]
 
 
 @attrs.frozen
@@ -73,3 +74,21 @@ class Tail:
             self._end, self._last = offset + len(line) + 1, line
         self.records += new
         return new
+
+
+def writer_of(log: Path) -> int | None:
+    """The pid of the program that has the log open for writing; None where there is none, or no way to know.
+
+    Reads the system's list of locks (proc_locks(5), Linux): trying the lock would keep a writer out for a moment.
+    """
+    try:
+        lock = log.with_name(log.name + ".lock").stat()
+        listed = Path("/proc/locks").read_text("ascii")
+    except OSError:
+        return None
+    place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+    for line in listed.splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and fields[5] == place:
+            return int(fields[4])
+    return None

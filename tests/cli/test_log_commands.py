@@ -120,6 +120,7 @@ def test_a_good_log_keeps_every_law_that_it_can_show(invoke: Invoke, closed_log:
     assert "no violation of L1 L2 L3 L4 L5 L6 L7 C1 C2 C3 C4 C5 C6 R2 R4 R5" in result.stdout
 
 
+@pytest.mark.law("L3")
 def test_closed_makes_an_open_log_a_violation(invoke: Invoke, tmp_path: Path, closed_bytes: bytes) -> None:
     log = tmp_path / "open.log"
     log.write_bytes(cut_after(closed_bytes, "tool/start"))
@@ -131,6 +132,7 @@ def test_closed_makes_an_open_log_a_violation(invoke: Invoke, tmp_path: Path, cl
     assert f"L3 at {seq}: turn t1 has no end" in lines
 
 
+@pytest.mark.law("L2", "L3")
 def test_a_missing_result_is_a_violation_of_l3_at_its_place(
     invoke: Invoke, tmp_path: Path, closed_bytes: bytes
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_missing_result_is_a_violation_of_l3_at_its_place(
     assert f"L2 at {ends - 1}: step t1.s1 ends with call call_1 open" in result.stdout.splitlines()
 
 
+@pytest.mark.law("L1", "L7")
 def test_a_removed_record_is_a_violation_of_l1(invoke: Invoke, tmp_path: Path, closed_bytes: bytes) -> None:
     lines = closed_bytes.splitlines(keepends=True)
     log = tmp_path / "bad.log"
@@ -154,6 +157,7 @@ def test_a_removed_record_is_a_violation_of_l1(invoke: Invoke, tmp_path: Path, c
     assert invoke("show", log).exit_code == 1
 
 
+@pytest.mark.law("L7")
 def test_a_changed_record_is_a_violation_of_l7_with_its_place(
     invoke: Invoke, tmp_path: Path, closed_bytes: bytes
 ) -> None:
@@ -178,6 +182,26 @@ def test_verify_says_what_it_closed_in_memory(invoke: Invoke, tmp_path: Path, cl
     assert report["torn"]["length"] == 3
 
 
+@pytest.mark.law("C5")
+def test_cache_marks_stand_on_the_last_block_of_a_message_and_are_few(
+    invoke: Invoke, closed_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = context_of(invoke, closed_log, "anthropic")
+    blocks = [block for message in messages for block in message["content"]]  # type: ignore
+    marked = [block for block in blocks if "cache_control" in block]
+    assert marked == [message["content"][-1] for message in messages if message["role"] == "user"][-2:]  # type: ignore
+
+    def marked_everywhere(*_: object) -> dict[str, object]:
+        first = {"role": "user", "content": [{"cache_control": {}}, {"text": "last"}]}
+        return {"messages": [first, *({"role": "user", "content": [{"cache_control": {}}]} for _ in range(4))]}
+
+    assert invoke("verify", closed_log).exit_code == 0
+    monkeypatch.setattr("turnkernel_demo.log_commands.messages_of", marked_everywhere)
+    result = invoke("verify", closed_log)
+    assert result.exit_code == 1
+    assert "C5 at 49: 5 cache marks, 4 on a last block" in result.stdout.splitlines()
+
+
 # --------------------------------------------------------------------------------------------------- context
 
 
@@ -195,6 +219,7 @@ def test_the_context_is_the_messages_of_the_wire(invoke: Invoke, closed_log: Pat
     assert [message["role"] for message in chat][:4] == ["user", "assistant", "tool", "tool"]
 
 
+@pytest.mark.law("C4")
 def test_thinking_goes_to_the_model_that_gave_it_only(invoke: Invoke, closed_log: Path) -> None:
     own, other = (
         json.dumps(context_of(invoke, closed_log, "anthropic", *more)) for more in ([], ["--model", "another"])
@@ -203,6 +228,7 @@ def test_thinking_goes_to_the_model_that_gave_it_only(invoke: Invoke, closed_log
     assert "thinking" not in other
 
 
+@pytest.mark.law("C2")
 def test_an_open_call_is_answered_in_the_context(invoke: Invoke, tmp_path: Path, closed_bytes: bytes) -> None:
     log = tmp_path / "open.log"
     log.write_bytes(cut_after(closed_bytes, "tool/start"))

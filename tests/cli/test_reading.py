@@ -39,6 +39,7 @@ def test_at_every_byte_it_finds_what_an_opening_finds(closed_bytes: bytes) -> No
         assert (reader.tail is None) == whole
 
 
+@pytest.mark.law("C1", "C2", "C3")
 def test_the_closed_context_keeps_the_laws_at_every_record(closed_bytes: bytes) -> None:
     lines = closed_bytes.splitlines(keepends=True)
     for count in range(1, len(lines) + 1):

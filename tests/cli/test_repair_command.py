@@ -16,6 +16,7 @@ PLACES = [("turn/start", 0), ("model/delta", 30), ("model/message", 0), ("tool/s
 
 
 @pytest.mark.parametrize(("after", "more"), PLACES)
+@pytest.mark.law("L6", "L7")
 def test_repair_appends_the_closers_and_a_second_one_appends_nothing(
     invoke: Invoke, tmp_path: Path, closed_bytes: bytes, after: str, more: int
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_dry_run_prints_what_repair_appends_and_appends_nothing(
     assert types(dry)[0][1] == "session/open"
 
 
+@pytest.mark.law("L7")
 def test_repair_of_a_closed_log_leaves_every_byte(invoke: Invoke, closed_log: Path, closed_bytes: bytes) -> None:
     for more in ([], ["--dry-run"]):
         result = invoke("repair", *more, closed_log)
@@ -67,6 +69,7 @@ def test_repair_of_a_closed_log_leaves_every_byte(invoke: Invoke, closed_log: Pa
         assert closed_log.read_bytes() == closed_bytes
 
 
+@pytest.mark.law("L7")
 def test_a_torn_end_of_a_log_with_nothing_open_is_named(
     invoke: Invoke, tmp_path: Path, closed_bytes: bytes
 ) -> None:

@@ -123,6 +123,7 @@ def recovered(data: bytes) -> Sequence[Record]:
     return records_of(store.read(0, store.size))
 
 
+@pytest.mark.law("D2")
 def test_every_change_of_state_that_a_log_shows_is_on_the_page(asked_bytes: bytes, closed_bytes: bytes) -> None:
     seen = changes(records_of(asked_bytes)) + changes(records_of(closed_bytes))
     for after in ("turn/start", "model/message", "ask/opened"):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from turnkernel_demo.tail import Change, Tail
 
 from .conftest import records_of
@@ -31,6 +33,7 @@ def test_a_torn_end_is_left_out_and_what_comes_after_it_is_not(tmp_path: Path, c
     assert [record.seq for record in tail.look().records] == [6, 7, 8]
 
 
+@pytest.mark.law("L7")
 def test_records_that_were_removed_are_told(tmp_path: Path, closed_bytes: bytes) -> None:
     lines = closed_bytes.splitlines(keepends=True)
     log = tmp_path / "cut.log"
