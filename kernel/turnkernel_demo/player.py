@@ -1,0 +1,161 @@
+"""The process that a real run plays its session in, because some acts kill it. One life, then it exits.
+
+Reads its job from standard input and tells what happens on standard output. When standard input ends, the run is
+gone and so is this: nothing is left of the session.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from types import FrameType
+from typing import NoReturn
+
+import trio
+
+from turnkernel.provider import Provider
+from turnkernel_tools import standard_tools
+
+from .frames import Frames, Job, Teller
+from .life import Life, World
+from .lives import cut_back
+from .played import MODEL
+from .processes import call_processes
+from .scenario import Scenario
+from .stage import gate_of, real_scripts, settings_of
+from .stores import BreakableFile, Breaking
+
+__all__ = ["main"]
+
+LEAVING_SECONDS = 10.0
+"""How long leaving may take once a signal asks for it; what is still there then goes with the process."""
+
+STUCK = 3
+"""Exit code of one who had to leave a stuck turn behind."""
+
+CONTAINMENT = "group"
+"""What `turnkernel_tools` hold their processes with."""
+
+
+def main() -> None:
+    """Play the job that comes on standard input."""
+    # Whatever else writes to standard output must not get between the frames.
+    reports = os.dup(1)
+    os.dup2(2, 1)
+    job = _read_job()
+    # A kernel that hangs outside of trio can't tell who holds it; its stack goes where the run looks then.
+    faulthandler.dump_traceback_later(job.seconds + 1.0, file=sys.stderr)
+    trio.run(partial(_main, job, Teller(reports)))
+
+
+def _read_job() -> Job:
+    frames = Frames()
+    while data := os.read(0, 65536):
+        for job in frames.feed(data):
+            return job
+    sys.exit("no job came")
+
+
+async def _main(job: Job, tell: Teller) -> None:
+    if job.scenario.session.recovery == "truncate" and job.carry.life:
+        _truncate(job)
+    async with _provider(job.scenario, job.base_url) as provider, trio.open_nursery() as nursery:
+        life = Life(job.scenario, job.carry, _world(job, tell, provider))
+        trio.lowlevel.add_instrument(life.shields)
+        limit = trio.CancelScope(deadline=trio.current_time() + job.seconds)
+        _handle_signals(life, limit)
+        nursery.start_soon(_leave_when_stuck, life, limit)
+        nursery.start_soon(_leave_when_orphaned, life, limit)
+        await life.run()
+        nursery.cancel_scope.cancel()
+
+
+def _truncate(job: Job) -> None:
+    """The recovery that cuts back, for contrast."""
+    with job.log.open("r+b") as file:
+        file.truncate(cut_back(file.read()).size)
+
+
+def _world(job: Job, tell: Teller, provider: Provider) -> World:
+    scenario = job.scenario
+    breaking = Breaking(_die, tell)
+    scripts = real_scripts(scenario, job.root)
+    scripted = {tool.name for tool in scripts}
+    real = standard_tools(job.root, grace_seconds=scenario.tools.grace_seconds)
+    return World(
+        store=BreakableFile.broken(job.log, breaking),
+        breaking=breaking,
+        provider=provider,
+        tools=[*(tool for tool in real if tool.name not in scripted), *scripts],
+        settings=settings_of(scenario),
+        gate=gate_of(scenario),
+        durability=scenario.session.durability,
+        containment=CONTAINMENT,
+        tell=tell,
+        die=_die,
+        raise_signal=lambda number: os.kill(os.getpid(), number),
+        processes=lambda: call_processes(job.token),
+    )
+
+
+@asynccontextmanager
+async def _provider(scenario: Scenario, base_url: str) -> AsyncGenerator[Provider]:
+    """The client of the scenario's wire. Only that one is imported: a start costs what is imported."""
+    from turnkernel_providers.http import Patience
+
+    silence = scenario.session.silence_seconds
+    patience = Patience() if silence is None else Patience(silence_seconds=silence)
+    if scenario.wire == "anthropic":
+        from turnkernel_providers.anthropic import open_anthropic
+
+        async with open_anthropic(MODEL, base_url=base_url, patience=patience) as provider:
+            yield provider
+    else:
+        from turnkernel_providers.openai_chat import open_openai_chat
+
+        async with open_openai_chat(MODEL, base_url=f"{base_url}/v1", patience=patience) as provider:
+            yield provider
+
+
+def _die() -> NoReturn:
+    while True:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _handle_signals(life: Life, limit: trio.CancelScope) -> None:
+    """As a program that uses the library would. Every signal counts: trio's receiver makes two quick ones one."""
+    token = trio.lowlevel.current_trio_token()
+
+    def arrived(number: int, frame: FrameType | None) -> None:
+        token.run_sync_soon(_signalled, life, limit, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, arrived)
+
+
+def _signalled(life: Life, limit: trio.CancelScope, number: int) -> None:
+    life.on_signal(number)
+    if life.leaving:
+        limit.deadline = min(limit.deadline, trio.current_time() + LEAVING_SECONDS)
+
+
+async def _leave_when_orphaned(life: Life, limit: trio.CancelScope) -> None:
+    await trio.lowlevel.wait_readable(0)
+    _signalled(life, limit, signal.SIGTERM)
+
+
+async def _leave_when_stuck(life: Life, limit: trio.CancelScope) -> None:
+    """At the limit: say who holds the session, make that durable, and leave the process with everything in it."""
+    with limit:
+        await trio.sleep_forever()
+    life.stuck()
+    with trio.move_on_after(1.0):
+        await life.flush()
+    os._exit(STUCK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Judges what came of a scenario: the laws, what was expected, and the object that `run --json` prints. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+import orjson
+
+from turnkernel.codec import parse_object
+from turnkernel.events import (
+    InboxCanceled,
+    InboxQueued,
+    Record,
+    SessionClose,
+    ToolResult,
+    TurnCancel,
+    TurnEnd,
+)
+from turnkernel.provider import Request
+from turnkernel.reading import LogReader
+from turnkernel.store import MemoryStore
+from turnkernel.testing.laws import Violation, check_log
+from turnkernel_providers.context import messages_of
+from turnkernel_providers.pairing import PairingError
+
+from .ledger import MILESTONES, CancelSeen
+from .lives import records_of
+from .played import MODEL, Played
+from .scenario import Expect
+
+__all__ = ["Result", "judge"]
+
+EVERY_PREFIX_UP_TO = 2000
+"""Records up to which the context is checked at each: the time that takes grows with the square of them."""
+
+_LAW_OF_RULE: Mapping[str, str] = {
+    **dict.fromkeys(("A11", "A12", "A13", "A14", "A15"), "C1"),
+    **dict.fromkeys(("A01", "A02", "A03", "A04", "A05", "A06", "A24", "A25", "C01", "C02", "C03", "C07"), "C2"),
+    **dict.fromkeys(("A16", "A17", "A18", "A19", "A20", "A21"), "C4"),
+    **dict.fromkeys(("A27", "A28"), "C5"),
+}
+"""Which law a request breaks that a real API refuses; every other rule is about what a block may hold: C3."""
+
+
+@attrs.frozen
+class Result:
+    """A scenario, played and judged."""
+
+    ok: bool
+    unmet: Sequence[str]
+    """Expectations and acts that were not met, and what went wrong with the run, a line each."""
+    violations: Sequence[Violation]
+    fields: Mapping[str, Any]
+    """What `run --json` prints."""
+
+
+def judge(played: Played) -> Result:
+    """The verdict."""
+    records, damage = records_of(played.log)
+    violations = list(played.ledger.violations)
+    if damage is not None:
+        violations.append(Violation("L7", damage.line, f"the log can't be read on: {damage.reason}"))
+    violations += check_log(
+        records, closed=_should_be_closed(played), every_prefix=len(records) <= EVERY_PREFIX_UP_TO
+    )
+    violations += _refusals(played)
+    violations += _ends(played, records)
+    context, broken = _context(played)
+    violations = sorted(dict.fromkeys([*violations, *broken]), key=lambda one: one.seq)
+    facts = _Facts(played, records, context, violations)
+    unmet = [*_troubles(played), *_unmet_acts(played), *facts.unmet(played.scenario.expect)]
+    return Result(not unmet, unmet, violations, _fields(played, facts, not unmet, unmet))
+
+
+def _should_be_closed(played: Played) -> bool:
+    left = played.ledger.left
+    return left is not None and left.why != "log" and left.error is None and played.ledger.stuck is None
+
+
+# -------------------------------------------------------------------------------------------------- the laws
+
+
+def _refusals(played: Played) -> Iterator[Violation]:
+    for one in played.refused:
+        yield Violation(_LAW_OF_RULE.get(one.rule, "C3"), 0, f"refused ({one.rule}): {one.text}")
+
+
+def _ends(played: Played, records: Sequence[Record]) -> Iterator[Violation]:
+    """R8 and R11, as far as the log alone can't show them."""
+    ledger = played.ledger
+    cancelled = {record.event.turn for record in records if isinstance(record.event, TurnCancel)}
+    cancelled |= {seen.turn for seen in ledger.cancels.values() if seen.answer == "applied"}
+    by_host = any(played.scenario.acts[place].do == "host_cancel" for place, _ in ledger.acted)
+    for record in records:
+        match record.event:
+            case TurnEnd(turn=turn, outcome="aborted") if turn not in cancelled and not by_host:
+                yield Violation("R11", record.seq, f"{turn} ended aborted and no cancel of it was applied")
+            case _:
+                pass
+    by_host = ledger.left is not None and ledger.left.why == "host"
+    if by_host and not (records and isinstance(records[-1].event, SessionClose)):
+        yield Violation("R8", len(records), "the host cancelled and the log was not closed")
+
+
+def _context(played: Played) -> tuple[dict[str, Any] | None, list[Violation]]:
+    """What the model would be sent now, and whether it can't be."""
+    reader = LogReader(MemoryStore(played.log))
+    for _ in reader:
+        pass
+    request = Request("", reader.closed_context().messages, (), 0)
+    try:
+        return messages_of(request, played.scenario.wire, MODEL), []
+    except PairingError as error:
+        return None, [Violation("C2", 0, str(error))]
+
+
+# -------------------------------------------------------------------------------------------- what was expected
+
+
+def _troubles(played: Played) -> Iterator[str]:
+    ledger = played.ledger
+    yield from ledger.troubles
+    if ledger.stuck is not None:
+        yield from (f"stuck: {line}" for line in ledger.stuck.holders or ("nobody holds it",))
+    if ledger.left is not None and ledger.left.error is not None:
+        yield f"the kernel failed: {ledger.left.error}"
+    if played.unmet_requests:
+        yield f"replies: {played.unmet_requests} requests too many, answered 500"
+
+
+def _unmet_acts(played: Played) -> Iterator[str]:
+    fired = dict(played.ledger.acted.keys())  # by place, how often
+    for place, act in enumerate(played.scenario.acts):
+        when = f"on {act.on}" if act.on is not None else f"at site {act.site}"
+        times = fired.get(place, 0)
+        if times == 0:
+            yield f"act {place + 1} ({act.do} {when}) never fired"
+        elif times < act.times:
+            yield f"act {place + 1} ({act.do} {when}) fired {times} of {act.times} times"
+
+
+@attrs.frozen
+class _Facts:
+    """What a played scenario can be asked."""
+
+    played: Played
+    records: Sequence[Record]
+    context: Mapping[str, Any] | None
+    violations: Sequence[Violation]
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [record.event.outcome for record in self.records if isinstance(record.event, TurnEnd)]
+
+    @property
+    def results(self) -> dict[str, ToolResult]:
+        return {record.event.call: record.event for record in self.records if isinstance(record.event, ToolResult)}
+
+    @property
+    def dropped(self) -> list[str]:
+        texts = {
+            record.event.item: record.event.text
+            for record in self.records
+            if isinstance(record.event, InboxQueued)
+        }
+        events = [record.event for record in self.records]
+        return [
+            texts.get(event.item, "")
+            for event in events
+            if isinstance(event, InboxCanceled) and event.reason == "cancel"
+        ]
+
+    @property
+    def cancels(self) -> list[CancelSeen]:
+        return list(self.played.ledger.cancels.values())
+
+    def unmet(self, expect: Expect) -> Iterator[str]:
+        ledger = self.played.ledger
+        yield from _differs("outcomes", expect.outcomes, self.outcomes)
+        yield from _differs("requests", expect.requests, len(self.played.bodies))
+        yield from _differs("survivors", expect.survivors, len(ledger.survivors))
+        yield from _differs("answers", expect.answers, [seen.answer for seen in self.cancels])
+        yield from _differs("dropped", expect.dropped, self.dropped)
+        yield from self._unmet_results(expect)
+        missing = _first_missing(expect.events, [record.event.type for record in self.records])
+        if missing is not None:
+            yield f"events: no {expect.events[missing]} (number {missing + 1}) after those before it"
+        yield from self._unmet_context(expect)
+        yield from self._unmet_laws(expect)
+
+    def _unmet_results(self, expect: Expect) -> Iterator[str]:
+        results = self.results
+        for call, status in expect.results.items():
+            found = results[call].status if call in results else "no result"
+            yield from _differs(f"results: {call}", status, found)
+        for call, parts in expect.said.items():
+            text = results[call].text if call in results else ""
+            yield from (f"said: {call} does not say {_quoted(part)}" for part in parts if part not in text)
+
+    def _unmet_context(self, expect: Expect) -> Iterator[str]:
+        if not expect.context_has and not expect.context_lacks:
+            return
+        texts = list(_strings(self.context["messages"])) if self.context is not None else []
+        for part in expect.context_has:
+            if not any(part in text for text in texts):
+                yield f"context_has: {_quoted(part)} is not in the context"
+        for part in expect.context_lacks:
+            if any(part in text for text in texts):
+                yield f"context_lacks: {_quoted(part)} is in the context"
+
+    def _unmet_laws(self, expect: Expect) -> Iterator[str]:
+        wanted = set(expect.violations)
+        for one in self.violations:
+            if one.law not in wanted:
+                yield f"violations: {one.law} is broken at seq {one.seq}: {one.detail}"
+        broken = {one.law for one in self.violations}
+        yield from (f"violations: {law} is not broken" for law in expect.violations if law not in broken)
+
+
+def _differs(name: str, wanted: Any, found: Any) -> Iterator[str]:
+    if wanted is None:
+        return
+    if isinstance(wanted, tuple):
+        wanted = [str(one) for one in cast("tuple[Any, ...]", wanted)]
+    if wanted != found:
+        yield f"{name}: expected {_shown(wanted)}, found {_shown(found)}"
+
+
+def _shown(value: Any) -> str:
+    return orjson.dumps(value).decode() if not isinstance(value, str) else value
+
+
+def _quoted(text: str) -> str:
+    return orjson.dumps(text).decode()
+
+
+def _first_missing(wanted: Sequence[str], found: Sequence[str]) -> int | None:
+    """The first that does not come in its order."""
+    rest = iter(found)
+    return next((place for place, name in enumerate(wanted) if name not in rest), None)
+
+
+def _strings(value: Any, key: str = "") -> Iterator[str]:
+    """Every string of the messages, inputs included, signatures not."""
+    if isinstance(value, str):
+        yield value
+        if key == "arguments" and (parsed := parse_object(value)) is not None:
+            yield from _strings(parsed)
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            if name not in ("signature", "encrypted_content"):
+                yield from _strings(item, name)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _strings(item)
+
+
+# ----------------------------------------------------------------------------------------------- the object
+
+
+def _fields(played: Played, facts: _Facts, ok: bool, unmet: Sequence[str]) -> dict[str, Any]:
+    return {
+        "title": played.scenario.title,
+        "ok": ok,
+        "outcomes": facts.outcomes,
+        "requests": len(played.bodies),
+        "request_bodies": list(played.bodies),
+        "survivors": [attrs.asdict(one) for one in played.ledger.survivors],
+        "results": {call: result.status for call, result in facts.results.items()},
+        "violations": [attrs.asdict(one) for one in facts.violations],
+        "unmet": list(unmet),
+        "acts": [_act(played, place, number) for place, number in played.ledger.acted],
+        "cancels": [_cancel(seen) for seen in facts.cancels],
+        "log": played.log_path,
+        "context": facts.context,
+    }
+
+
+def _act(played: Played, place: int, number: int) -> dict[str, Any]:
+    act, acted = played.scenario.acts[place], played.ledger.acted[place, number]
+    # Killing is not answered: nobody is left to.
+    answer = acted.answer or ("killed" if act.do == "kill" else "none")
+    return {"act": place + 1, "do": act.do, "firing": number, "seq": acted.seq, "answer": answer}
+
+
+def _cancel(seen: CancelSeen) -> dict[str, Any]:
+    reached = {
+        name: round(seen.milestones[name] * 1000, 3) if name in seen.milestones else None for name in MILESTONES
+    }
+    return {"turn": seen.turn, "seq": seen.seq, "cause": seen.cause, "answer": seen.answer, **reached}

@@ -1,0 +1,235 @@
+"""The command `run`. Plays scenarios; writes logs and the standard streams; handles signals meanwhile."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import get_args
+
+import attrs
+import click
+import trio
+
+from turnkernel_providers.context import WIRES
+
+from .builtin import find
+from .exits import Unreadable, json_line, reason_of
+from .load import ScenarioError, with_options
+from .plain import one_line
+from .played import Played
+from .report import Result, judge
+from .scenario import Scenario, Wire
+
+__all__ = ["run"]
+
+DESIGN = "turnkernel"
+
+
+@attrs.frozen
+class _Piece:
+    """One scenario of the command line, ready to be played."""
+
+    name: str
+    scenario: Scenario
+    log: Path | None
+    """Where its log is to be; None: nowhere."""
+    keep: Path | None
+    """Its scratch root; None: one that is removed afterwards."""
+
+
+class _StoppedError(Exception):
+    """A signal asked the run to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@click.command()
+@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One object per scenario and line, and nothing else.")
+@click.option("--log", type=click.Path(path_type=Path), metavar="PATH",
+              help="Keep the log there; of several scenarios in a folder. Must not exist yet.")  # fmt: skip
+@click.option("--wire", type=click.Choice(get_args(Wire)), help="Play on this wire instead of the scenario's own.")
+@click.option("--virtual", is_flag=True, help="Play in memory, on a virtual clock; for scripted tools only.")
+@click.option("--seed", type=int, default=0, metavar="N", help="The schedule of a virtual run.")
+@click.option("--design", metavar="NAME", help="Play it with another kernel.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Let the tools work there, and leave it; of several scenarios each in a folder.")  # fmt: skip
+@click.option("--limit", type=click.FloatRange(min=0, min_open=True), metavar="S",
+              help="Seconds of real time that a run may take, instead of the scenario's own.")  # fmt: skip
+def run(
+    scenarios: tuple[str, ...],
+    as_json: bool,
+    log: Path | None,
+    wire: Wire | None,
+    virtual: bool,
+    seed: int,
+    design: str | None,
+    keep: Path | None,
+    limit: float | None,
+) -> None:
+    """Play scenarios and say whether what must come out came out: names of `list`, or files.
+
+    A real model server on 127.0.0.1 plays the model, the kernel runs in a process of its own, tools work in a
+    fresh folder. Then the log is held against every law. Nothing of a run is left, whatever happens in it.
+
+    \b
+    Example:
+      kernel-demo run esc-in-a-long-tool
+      kernel-demo run my-scenario.toml --log my.log && kernel-demo show my.log
+      kernel-demo run kill-in-a-tool --json | jq .violations
+
+    \b
+    Exit codes:
+      0  everything came out as the scenarios say
+      1  an expectation or an act is unmet, a law is broken, or a run took too long
+      2  a scenario can't be read or played, or the log is there already; nothing was run
+    """
+    pieces = [_Piece(word, _prepared(word, wire, virtual, design, limit), None, None) for word in scenarios]
+    pieces = _with_places(pieces, log, keep)
+    failed = 0
+    for number, piece in enumerate(pieces, 1):
+        _say_progress(f"{number}/{len(pieces)} {one_line(piece.name)}")
+        try:
+            result = judge(_play(piece, seed))
+        except _StoppedError as stopped:
+            _say_progress("")
+            sys.exit(128 + stopped.number)
+        _say_progress("")
+        failed += not result.ok
+        click.echo(json_line(result.fields) if as_json else _verdict(piece.name, result))
+    if len(pieces) > 1 and not as_json:
+        click.echo(f"{len(pieces) - failed} of {len(pieces)} as they must be")
+    sys.exit(1 if failed else 0)
+
+
+def _verdict(name: str, result: Result) -> str:
+    title = result.fields["title"]
+    head = f"{'ok     ' if result.ok else 'FAILED '} {one_line(name)}{f': {one_line(title)}' if title else ''}"
+    return "\n".join([head, *(f"        {one_line(line)}" for line in result.unmet)])
+
+
+def _say_progress(text: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+
+# ------------------------------------------------------------------------------------------ before it is played
+
+
+def _prepared(word: str, wire: Wire | None, virtual: bool, design: str | None, limit: float | None) -> Scenario:
+    """The scenario as it is to be played. Raises `Unreadable`."""
+    try:
+        scenario = with_options(find(word), word, wire=wire, virtual=virtual)
+    except ScenarioError as error:
+        raise Unreadable(str(error)) from None
+    design = design or scenario.design
+    if design != DESIGN:
+        raise Unreadable(f"{word}: there is no design {design} in this version; there is {DESIGN}")
+    if scenario.wire not in WIRES:
+        raise Unreadable(f"{word}: the wire {scenario.wire} is not available in this version")
+    if limit is not None:
+        scenario = attrs.evolve(scenario, limit_seconds=limit)
+    return scenario
+
+
+def _with_places(pieces: Sequence[_Piece], log: Path | None, keep: Path | None) -> list[_Piece]:
+    """The pieces with the paths of their logs and scratch roots, all of which can be made. Raises `Unreadable`."""
+    if log is not None and (log.exists() or log.is_symlink()):
+        raise Unreadable(f"{log}: it is there already; a log is never written over")
+    several = len(pieces) > 1
+    placed: list[_Piece] = []
+    names: set[str] = set()
+    for piece in pieces:
+        name = _unique(Path(piece.name).stem or "scenario", names)
+        placed.append(
+            attrs.evolve(
+                piece,
+                log=log / f"{name}.log" if log is not None and several else log,
+                keep=keep / name if keep is not None and several else keep,
+            )
+        )
+    if log is not None and not os.access(log.absolute().parent, os.W_OK | os.X_OK):
+        raise Unreadable(f"{log}: there is no folder for it that can be written to")
+    try:
+        for piece in placed:
+            if piece.keep is not None:
+                piece.keep.mkdir(parents=True, exist_ok=True)
+        if log is not None and several:
+            log.mkdir()
+    except OSError as error:
+        raise Unreadable(f"{error.filename}: {reason_of(error)}") from None
+    return placed
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    taken.add(found)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ playing it
+
+
+def _play(piece: _Piece, seed: int) -> Played:
+    if piece.scenario.virtual:
+        return _play_virtually(piece, seed)
+    with TemporaryDirectory(prefix="kernel-demo-", ignore_cleanup_errors=True) as folder:
+        root = piece.keep
+        if root is None:
+            root = Path(folder) / "scratch"
+            root.mkdir()
+        log = piece.log or Path(folder) / "session.log"
+        played = trio.run(_play_until_signal, piece, log.absolute(), root.absolute())
+        return attrs.evolve(played, log_path=str(piece.log) if piece.log is not None else None)
+
+
+def _play_virtually(piece: _Piece, seed: int) -> Played:
+    from .virtual import play_virtually
+
+    played = play_virtually(piece.scenario, seed=seed)
+    if piece.log is None:
+        return played
+    try:
+        fd = os.open(piece.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(played.log)
+    except OSError as error:
+        raise Unreadable(f"{piece.log}: {reason_of(error)}") from None
+    return attrs.evolve(played, log_path=str(piece.log))
+
+
+async def _play_until_signal(piece: _Piece, log: Path, root: Path) -> Played:
+    """Play for real. At SIGINT or SIGTERM everything is ended first, in bounded time."""
+    from .runner import play_for_real
+
+    stopped: list[int] = []
+    outcome: list[Played | Exception] = []
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_at_signal, signals, nursery.cancel_scope, stopped)
+            try:
+                outcome.append(await play_for_real(piece.scenario, log=log, root=root))
+            except (OSError, ValueError) as error:
+                outcome.append(error)
+            nursery.cancel_scope.cancel()
+    if stopped:
+        raise _StoppedError(stopped[0])
+    played = outcome[0]
+    if isinstance(played, OSError):
+        raise Unreadable(f"{piece.name}: {played.filename or 'the system'}: {reason_of(played)}")
+    if isinstance(played, Exception):
+        raise Unreadable(f"{piece.name}: {played}")
+    return played
+
+
+async def _stop_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope, stopped: list[int]) -> None:
+    async for number in signals:
+        stopped.append(number)
+        scope.cancel()

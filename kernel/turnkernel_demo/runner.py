@@ -1,0 +1,203 @@
+"""Plays a scenario for real: a model server here, the session in a process of its own. Starts and ends processes.
+
+The session lives in a *player*, one process per life, because some acts kill it. Nothing of a run outlives
+`play_for_real`: no process, no socket; not when it is cancelled either.
+"""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import attrs
+import trio
+
+from turnkernel.cancel import shield
+from turnkernel.testing.laws import Violation
+from turnkernel_providers.keys import KEY_VARIABLES
+from turnkernel_providers.server import ModelServer, open_model_server
+
+from .frames import Frames, Job, frame
+from .ledger import Carry, Stuck, Survivor
+from .lives import Lives, containment_of
+from .played import Played, Refused
+from .processes import RUN, call_processes, end, run_processes
+from .scenario import ROOT, Scenario
+
+__all__ = ["play_for_real"]
+
+_ANSWER_SECONDS = 3.0
+"""How long after its limit a player may take to say who holds it."""
+_SETTLE_SECONDS = 0.3
+"""How long processes may take to go after an orderly end, and after a kill where nothing holds them."""
+_END_SECONDS = 5.0
+"""Bound of ending whatever is left."""
+_LOOK_SECONDS = 0.005
+
+_HOLDING = ("tree", "namespace")
+"""The containments that hold when the kernel is killed."""
+
+
+async def play_for_real(scenario: Scenario, *, log: Path, root: Path) -> Played:
+    """Play it, with its log at `log` and its tools in `root`.
+
+    Cancelled, it ends everything that it has started, in bounded time, and lets the cancel pass. Raises ValueError
+    for replies that no server can give, OSError where the system refuses a socket, a process or a file.
+    """
+    begun = time.monotonic()
+    replies = [reply for reply in scenario.replies if reply.session == ROOT]
+    async with open_model_server(scenario.wire, replies, clock=time.monotonic) as server:
+        with TemporaryFile() as errors:
+            run = _Run(scenario, log, root, server, errors)
+            carry: Carry | None = Carry()
+            while carry is not None:
+                carry = await run.one_life(carry)
+        return Played(
+            scenario,
+            run.lives.ledger,
+            _read(log),
+            [request.body for request in server.requests],
+            [Refused(one.rule, one.text) for one in server.violations],
+            len(server.unmet),
+            seconds=time.monotonic() - begun,
+        )
+
+
+class _Run:
+    """What outlives the single lives."""
+
+    def __init__(self, scenario: Scenario, log: Path, root: Path, server: ModelServer, errors: IO[bytes]) -> None:
+        self.lives = Lives(scenario)
+        self._scenario = scenario
+        self._log = log
+        self._root = root
+        self._server = server
+        self._errors = errors
+        self._token = secrets.token_hex(16)
+        self._begun = trio.current_time()
+
+    @property
+    def _seconds(self) -> float:
+        return trio.current_time() - self._begun
+
+    async def one_life(self, carry: Carry) -> Carry | None:
+        """Start a player and listen to it until it has ended; what the next goes on from."""
+        ledger = self.lives.ledger
+        left = max(0.0, self._scenario.limit_seconds - self._seconds)
+        job = Job(
+            attrs.evolve(self._scenario, replies=()),
+            carry,
+            self._log,
+            self._root,
+            self._server.base_url,
+            left,
+            self._token,
+        )
+        player = await trio.lowlevel.open_process(
+            [sys.executable, "-P", "-m", "turnkernel_demo.player"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors.fileno(),
+            env=self._environment(),
+            # A Ctrl-C at the terminal is for the run, which then ends the player in order.
+            start_new_session=True,
+        )
+        try:
+            with trio.move_on_after(left + _ANSWER_SECONDS) as limit:
+                await self._listen(player, job)
+        finally:
+            await self._end(player)
+        if limit.cancelled_caught and ledger.stuck is None:
+            ledger.take(Stuck(("the kernel's process does not answer", *self._last_errors())))
+        died = player.returncode == -signal.SIGKILL and ledger.left is None and self._was_told_to_die()
+        await self._look_for_survivors("kill" if died else "run")
+        if not died and ledger.left is None and ledger.stuck is None:
+            ledger.troubles.append(
+                f"the kernel's process ended with {player.returncode}: {' / '.join(self._last_errors())}"
+            )
+        return self._after(died)
+
+    async def _listen(self, player: trio.Process, job: Job) -> None:
+        assert player.stdin is not None
+        assert player.stdout is not None
+        frames = Frames()
+        try:
+            await player.stdin.send_all(frame(job))
+        except trio.BrokenResourceError:
+            pass  # it has ended already; how, is told by its exit
+        async for data in player.stdout:
+            for report in frames.feed(data):
+                self.lives.ledger.take(report)
+        await player.wait()
+
+    def _was_told_to_die(self) -> bool:
+        acted = self.lives.ledger.acted
+        return bool(acted) and self._scenario.acts[next(reversed(acted))[0]].do == "kill"
+
+    def _after(self, died: bool) -> Carry | None:
+        log = _read(self._log)
+        left, carry = self.lives.after(log, died=died, clock=self._seconds)
+        if len(left) < len(log):
+            os.truncate(self._log, len(left))
+        return carry
+
+    def _environment(self) -> dict[str, str]:
+        """The player's: without the keys that a real model would need, with the run's mark."""
+        kept = {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
+        return {"TURNKERNEL_STRICT": "1", **kept, RUN: self._token}
+
+    def _last_errors(self) -> list[str]:
+        """The end of what players wrote on standard error."""
+        self._errors.seek(0)
+        return [line for line in self._errors.read().decode("utf-8", "replace").splitlines() if line.strip()][-3:]
+
+    # -------------------------------------------------------------------------------------------- the end of it
+
+    async def _end(self, player: trio.Process) -> None:
+        """End a player that has not ended: in order if it can, else not; and everything of the run with it."""
+        if player.returncode is None:
+            seconds = self._scenario.tools.grace_seconds + _END_SECONDS
+            with shield("critical section", seconds + _END_SECONDS):
+                player.terminate()
+                with trio.move_on_after(seconds):
+                    await player.wait()
+                if player.returncode is None:
+                    player.kill()
+                    await player.wait()
+                await self._kill_all()
+        for pipe in (player.stdin, player.stdout):
+            if pipe is not None:
+                await trio.aclose_forcefully(pipe)
+
+    async def _look_for_survivors(self, after: str) -> None:
+        """Give what is left the time that it may take, then note it and end it."""
+        ledger = self.lives.ledger
+        holds = after == "kill" and containment_of(_read(self._log)) in _HOLDING
+        seconds = self._scenario.tools.grace_seconds + _END_SECONDS if holds else _SETTLE_SECONDS
+        with trio.move_on_after(seconds):
+            while run_processes(self._token):  # noqa: ASYNC110 - nobody tells of the end of a stranger
+                await trio.sleep(_LOOK_SECONDS)
+        for pid, command in call_processes(self._token):
+            ledger.take(Survivor(pid, command, after))
+            if holds:
+                detail = f"process {pid} ({command}) outlived the kernel"
+                ledger.violations.append(Violation("R1", 0, detail))
+        await self._kill_all()
+
+    async def _kill_all(self) -> None:
+        with trio.move_on_after(_END_SECONDS):
+            while left := run_processes(self._token):
+                end(self._token, [pid for pid, _ in left])
+                await trio.sleep(_LOOK_SECONDS)
+
+
+def _read(log: Path) -> bytes:
+    try:
+        return log.read_bytes()
+    except FileNotFoundError:
+        return b""
