@@ -13,7 +13,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import orjson
 from cattrs import transform_error
@@ -21,7 +21,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 from cattrs.preconf.orjson import make_converter
 from cattrs.strategies import configure_tagged_union
 
-from .events import EVENT_TYPES, Event, PassedOver, Record
+from .events import EVENT_TYPES, Event, ModelDelta, Part, PassedOver, Record
 from .messages import AssistantBlock, Opaque, Text, Thinking, ToolUse
 from .text import scrub
 
@@ -37,6 +37,7 @@ __all__ = [
     "passed_over",
 ]
 
+_PARTS = frozenset(get_args(Part))
 _BLOCK_NAMES = {Text: "text", Thinking: "thinking", ToolUse: "tool_use", Opaque: "opaque"}
 
 
@@ -88,8 +89,11 @@ def crc(data: bytes) -> str:
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """An event's own fields as JSON-able values, defaults left out; without its type."""
-    return _unstructure[type(event)](event)
+    """An event's own fields as JSON-able values, defaults left out; without its type. Raises TypeError."""
+    try:
+        return _unstructure[type(event)](event)
+    except Exception as error:  # noqa: BLE001 - whatever a field of another type than it should be raises
+        raise TypeError(f"{event.type}: its fields do not fit: {error}") from None
 
 
 def block_to_json(block: AssistantBlock) -> dict[str, Any]:
@@ -105,10 +109,24 @@ def encode(record: Record) -> bytes:
     made the event.
     """
     event = record.event
-    fields = _unstructure[type(event)](event)
+    fields = event_fields(event)
     body = orjson.dumps({"seq": record.seq, "epoch": record.epoch, "t": record.t, "type": event.type, **fields})
-    _structured(event.type, fields)
+    if not (isinstance(event, ModelDelta) and _is_plain(event)):
+        _structured(event.type, fields)
     return b'{"crc":"%08x",' % zlib.crc32(memoryview(body)[1:]) + body[1:] + b"\n"
+
+
+def _is_plain(delta: ModelDelta) -> bool:
+    """Whether a delta's fields fit, asked without making another: most of a log is deltas."""
+    return (
+        delta.text.__class__ is str
+        and delta.block.__class__ is int
+        and delta.part in _PARTS
+        and delta.turn.__class__ is str
+        and delta.step.__class__ is str
+        and (delta.call is None or delta.call.__class__ is str)
+        and (delta.name is None or delta.name.__class__ is str)
+    )
 
 
 def cleaned(event: Event) -> Event:
@@ -158,7 +176,12 @@ def _structured(name: str, fields: dict[str, Any]) -> Any:
     try:
         return _explain[name](fields, cls)
     except Exception as error:  # noqa: BLE001 - as above
-        raise TypeError(f"{name}: its fields do not fit: {transform_error(error, name)[0]}") from None
+        reason = transform_error(error, name, format_exception=_reason)[0]
+        raise TypeError(f"{name}: its fields do not fit: {reason}") from None
+
+
+def _reason(error: BaseException, _: Any) -> str:
+    return "missing" if isinstance(error, KeyError) else str(error)
 
 
 def passed_over(offset: int, data: bytes) -> PassedOver:
@@ -180,7 +203,7 @@ def parse_object(text: str) -> dict[str, Any] | None:
         orjson.dumps(_in_lists(value))
     except (orjson.JSONDecodeError, TypeError):
         return None
-    if not isinstance(value, dict) or (_LONG_NUMBER.search(text) and not _is_exact(value, text)):
+    if not isinstance(value, dict) or not _is_exact(cast("dict[str, Any]", value), text):
         return None
     return cast("dict[str, Any]", value)
 
@@ -196,9 +219,9 @@ def _in_lists(value: object) -> object:
     return value
 
 
-def _is_exact(value: object, text: str) -> bool:
+def _is_exact(value: dict[str, Any], text: str) -> bool:
     """Whether no whole number was rounded: orjson reads those beyond 64 bits as floats."""
     try:
-        return bool(json.loads(text) == value)
+        return _LONG_NUMBER.search(text) is None or json.loads(text) == value
     except ValueError:  # more digits than Python reads
         return False

@@ -194,9 +194,10 @@ class Wording:
         return f"[Error] There is no tool named {name!r}. There are: {', '.join(known) or 'none'}."
 
     def bad_input(self, name: str, raw: str) -> str:
-        """What came as input is no JSON object."""
+        """What came as input is no JSON object, or none that can be kept exactly."""
         return (
-            f"[Error] The input of this call of {name} was not a JSON object, so it was not run. It was:\n"
+            f"[Error] The input of this call of {name} was not a JSON object (without deep nesting, and with whole "
+            "numbers that 64 bits hold), so it was not run. It was:\n"
             f"{clip(raw, 2048)}"
         )
 
