@@ -23,6 +23,7 @@ from turnkernel.provider import ModelEvent
 
 from .decoding import WireDecoder
 from .failures import error_of_body, error_of_no_stream, hide, retry_after
+from .http_traps import RequestBody, Sockets
 
 __all__ = ["ModelClient", "ModelStream", "Patience", "never", "open_client"]
 
@@ -73,7 +74,8 @@ class ModelClient:
         """A POST to `path` below the base URL. Nothing happens before the stream is entered."""
         url = self.url.copy_with(path=self.url.path.rstrip("/") + path)
         request = self.http.build_request("POST", url, content=body)
-        request.stream = _Body(body)
+        request.stream = RequestBody(body)
+        request.extensions["trace"] = Sockets()
         return ModelStream(self, request, decoder)
 
 
@@ -118,27 +120,6 @@ def _url(base_url: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError(f"the base URL {base_url!r} is no http or https URL")
     return url
-
-
-class _Body(httpx.AsyncByteStream):
-    """The body of a request. httpx's own is a generator, which a cancel leaves to the garbage collector."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Once(self._data)
-
-
-class _Once(AsyncIterator[bytes]):
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    async def __anext__(self) -> bytes:
-        if not self._data:
-            raise StopAsyncIteration
-        data, self._data = self._data, b""
-        return data
 
 
 class ModelStream(AsyncIterator[ModelEvent]):

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnkernel.messages import Message, Opaque, Text, Thinking, ToolResultBlock, ToolUse
@@ -22,6 +22,9 @@ from turnkernel_providers.strict_anthropic import check_anthropic
 from turnkernel_providers.strict_openai_chat import check_openai_chat
 from turnkernel_providers.wire_json import scrubbed, written
 from turnkernel_providers.wire_names import ANTHROPIC_IDS, CHAT_IDS, MISTRAL_IDS, IdRule
+
+few = settings(max_examples=40, deadline=None)
+many = settings(max_examples=100, deadline=None)
 
 WORDS = st.text(min_size=1, max_size=12).filter(str.strip) | st.sampled_from(["a\ud83d", "\udc00b", " x ", "é\n"])
 IDS = st.sampled_from(
@@ -139,17 +142,20 @@ ENABLED = {"type": "enabled", "budget_tokens": 512}
 # ----------------------------------------------------------------------------------------------------- pairing
 
 
+@few
 @given(lawful())
 def test_a_lawful_history_needs_no_mending(messages: list[Message]) -> None:
     assert list(paired(messages, strict=True)) == messages
 
 
+@few
 @given(anything())
 def test_a_mended_history_is_lawful_and_mending_is_done_once(messages: list[Message]) -> None:
     mended = paired(messages, strict=False)
     assert paired(mended, strict=True) == mended
 
 
+@few
 @given(anything())
 def test_mending_loses_no_word(messages: list[Message]) -> None:
     after = "\0".join(
@@ -206,6 +212,7 @@ def test_an_orphan_result_becomes_plain_text_and_a_missing_one_says_so() -> None
 # --------------------------------------------------------------------------------------------------- anthropic
 
 
+@many
 @given(lawful() | anything(), st.sampled_from([None, ENABLED, {"type": "adaptive"}]))
 def test_an_anthropic_request_keeps_every_rule(messages: list[Message], thinking: dict[str, Any] | None) -> None:
     body = anthropic_body(request_of(messages), "m", thinking=thinking, strict=False)
@@ -227,6 +234,7 @@ def test_an_anthropic_request_keeps_every_rule(messages: list[Message], thinking
     assert all(signature or data for _, signature, data in replayed)
 
 
+@few
 @given(lawful())
 def test_signed_thinking_of_a_message_with_words_or_calls_is_replayed(messages: list[Message]) -> None:
     sent = [block for _, _, block in flat(anthropic_context(request_of(messages), "m"))]
@@ -242,6 +250,7 @@ def test_signed_thinking_of_a_message_with_words_or_calls_is_replayed(messages: 
 # -------------------------------------------------------------------------------------------------------- chat
 
 
+@many
 @given(
     lawful() | anything(), st.sampled_from(["api.openai.com", "api.deepseek.com", "api.mistral.ai", "localhost"])
 )
@@ -273,6 +282,7 @@ def test_a_chat_request_keeps_every_rule(messages: list[Message], host: str) -> 
 # -------------------------------------------------------------------------------------------------------- both
 
 
+@many
 @given(lawful(), st.sampled_from(["anthropic", "openai-chat"]), st.data())
 def test_what_was_sent_once_stays_and_the_rest_comes_after_it(
     messages: list[Message], wire: str, data: Any
@@ -287,12 +297,14 @@ def test_what_was_sent_once_stays_and_the_rest_comes_after_it(
             assert whole[: len(before)] == before
 
 
+@few
 @given(lawful(), st.sampled_from(["anthropic", "openai-chat"]))
 def test_the_same_history_gives_the_same_bytes(messages: list[Message], wire: str) -> None:
     one, two = (written(messages_of(request_of(messages), wire, "m")) for _ in range(2))
     assert one == two
 
 
+@few
 @given(lawful(), st.sampled_from(["anthropic", "openai-chat"]))
 def test_a_context_that_nobody_sends_may_end_with_the_assistant(messages: list[Message], wire: str) -> None:
     context = messages_of(request_of(messages), wire, "m")
@@ -301,6 +313,7 @@ def test_a_context_that_nobody_sends_may_end_with_the_assistant(messages: list[M
     assert check(context, requesting=False) is None
 
 
+@few
 @given(
     st.lists(st.text(), min_size=2, max_size=30, unique=True),
     st.sampled_from([ANTHROPIC_IDS, CHAT_IDS, MISTRAL_IDS]),

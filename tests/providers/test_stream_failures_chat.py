@@ -6,73 +6,27 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.providers.chat_streams import (
+    COUNTED,
+    DONE,
+    END,
+    HI,
+    HI_SAID,
+    ONE,
+    USAGE,
+    Json,
+    call,
+    called,
+    calls,
+    chunk,
+    decode,
+    sse,
+    whole,
+)
 
-from turnkernel.errors import ProviderError
 from turnkernel.events import Delta
-from turnkernel.provider import Finish, ModelEvent
+from turnkernel.provider import Finish
 from turnkernel_providers.openai_chat_stream import OpenAIChatDecoder
-
-Json = dict[str, Any]
-DONE = b"data: [DONE]\n\n"
-
-
-def sse(*chunks: Json) -> bytes:
-    return b"".join(f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks)
-
-
-def chunk(finish: str | None = None, usage: Json | None = None, **delta: Any) -> Json:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"choices": [choice]} if usage is None else {"choices": [choice], "usage": usage}
-
-
-def call(index: int | None = 0, ident: Any = None, name: Any = None, arguments: Any = None) -> Json:
-    """A piece of a call; what is None is left out."""
-    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
-    entry = {"index": index, "id": ident, "function": function}
-    return {key: value for key, value in entry.items() if value is not None}
-
-
-def calls(*entries: Json, finish: str | None = None) -> Json:
-    return chunk(finish, tool_calls=list(entries))
-
-
-HI = chunk(content="Hi")
-END = chunk("stop")
-COUNTED: Json = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
-USAGE = {"input_tokens": 3, "output_tokens": 5}
-HI_SAID = [Delta(0, "text", "Hi"), Delta(0, "end")]
-
-
-def decode(data: bytes, tools: tuple[str, ...] = ()) -> tuple[list[ModelEvent], ProviderError | None]:
-    """Decode in one piece; assert that byte by byte gives the same."""
-    outcomes: list[tuple[list[ModelEvent], ProviderError | None]] = []
-    for size in (1, len(data) or 1):
-        decoder = OpenAIChatDecoder(tools)
-        events = [event for at in range(0, len(data), size) for event in decoder.feed(data[at : at + size])]
-        outcomes.append((events + decoder.eof(), decoder.failure))
-    assert outcomes[0][0] == outcomes[1][0]
-    assert str(outcomes[0][1]) == str(outcomes[1][1])
-    return outcomes[0]
-
-
-def called(data: bytes, tools: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
-    """The calls of a stream that ends well: id, name and arguments."""
-    events, failure = decode(data, tools)
-    assert failure is None
-    assert isinstance(events[-1], Finish)
-    found: dict[int, list[str]] = {}
-    ended: set[int] = set()
-    for event in events:
-        if isinstance(event, Delta):
-            if event.part == "call":
-                found[event.block] = [event.call or "", event.name or "", ""]
-            elif event.part == "input":
-                found[event.block][2] += event.text
-            elif event.part == "end":
-                ended.add(event.block)
-    assert set(found) <= ended
-    return [(ident, name, arguments) for ident, name, arguments in found.values()]
-
 
 # ------------------------------------------------------------------------------------------------- how it ends
 
@@ -233,144 +187,6 @@ def test_empty_deltas_are_no_progress() -> None:
     assert decoder.progress > before
 
 
-# ------------------------------------------------------------------------------------------------------- calls
-
-ONE = ("a", "ls", '{"p": 1}')
-TWO = ("b", "cat", '{"q": 2}')
-
-
-def whole(index: int | None, one: tuple[str, str, str], ident: Any = ...) -> Json:
-    return call(index, one[0] if ident is ... else ident, one[1], one[2])
-
-
-@pytest.mark.parametrize("start", [0, 1, 5])
-def test_indexes_may_start_anywhere_and_pieces_may_interleave(start: int) -> None:
-    pieces = [
-        calls(call(start, "a", "ls", ""), call(start + 1, "b", "cat", "")),
-        calls(call(start, arguments='{"p"')),
-        calls(call(start + 1, arguments='{"q"')),
-        calls(call(start, arguments=": 1}")),
-        calls(call(start + 1, arguments=": 2}")),
-    ]
-    assert called(sse(*pieces, chunk("tool_calls")) + DONE) == [ONE, TWO]
-
-
-def test_a_missing_index_with_an_id_is_a_call_of_its_own() -> None:
-    assert called(sse(calls(whole(None, ONE)), calls(whole(None, TWO)), chunk("tool_calls"))) == [ONE, TWO]
-
-
-@pytest.mark.parametrize("ident", ["", None])
-def test_whole_calls_without_index_and_id_are_told_apart(ident: str | None) -> None:
-    wanted = [("", *ONE[1:]), ("", *TWO[1:])]
-    one, two = whole(None, ONE, ident), whole(None, TWO, ident)
-    assert called(sse(calls(one), calls(two), chunk("tool_calls"))) == wanted
-    assert called(sse(calls(one, two, finish="tool_calls"))) == wanted
-
-
-def test_two_equal_calls_without_index_and_id_are_two() -> None:
-    one = whole(None, ONE, "")
-    assert called(sse(calls(one), calls(one), chunk("tool_calls"))) == [("", *ONE[1:])] * 2
-
-
-def test_one_index_for_every_call_is_told_apart_by_the_ids() -> None:
-    assert called(sse(calls(whole(0, ONE)), calls(whole(0, TWO)), chunk("tool_calls"))) == [ONE, TWO]
-    pieces = [calls(call(0, "a", "ls", "")), calls(call(0, arguments=ONE[2])), calls(call(0, "b", "cat", ""))]
-    assert called(sse(*pieces, calls(call(0, arguments=TWO[2])), chunk("tool_calls"))) == [ONE, TWO]
-
-
-def test_one_id_under_two_indexes_with_the_name_repeated_is_one_call() -> None:
-    pieces = [calls(call(1, "a", "ls", '{"p"')), calls(call(0, "a", "ls", ": 1}"))]
-    assert called(sse(*pieces, chunk("tool_calls"))) == [ONE]
-
-
-def test_one_id_for_two_whole_calls_is_two_calls() -> None:
-    pieces = [calls(whole(0, ONE)), calls(call(1, "a", "cat", '{"q": 2}'))]
-    assert called(sse(*pieces, chunk("tool_calls"))) == [ONE, ("a", "cat", '{"q": 2}')]
-
-
-def test_arguments_at_an_index_where_nothing_began_belong_to_the_last_call() -> None:
-    pieces = [calls(call(0, "a", "ls", "")), calls(call(1, arguments='{"p"')), calls(call(1, arguments=": 1}"))]
-    assert called(sse(*pieces, chunk("tool_calls"))) == [ONE]
-
-
-@pytest.mark.parametrize("later", [None, ""])
-def test_an_id_that_is_empty_later_is_not_overwritten(later: str | None) -> None:
-    pieces = [
-        calls(call(0, "a", "ls")),
-        *(calls({**call(0, arguments=text), "id": later}) for text in ('{"p"', ": 1}")),
-    ]
-    assert called(sse(*pieces, chunk("tool_calls"))) == [ONE]
-
-
-def test_an_id_may_come_late() -> None:
-    pieces = [calls(call(0, "", "ls")), calls(call(0, "a")), calls(call(0, arguments=ONE[2]))]
-    assert called(sse(*pieces, chunk("tool_calls"))) == [ONE]
-
-
-def test_null_fields_are_nothing() -> None:
-    begun = {"index": 0, "id": "a", "type": "function", "function": {"name": "ls", "arguments": None}}
-    later = {"index": 0, "id": None, "type": None, "function": {"name": None, "arguments": ONE[2]}}
-    assert called(sse(calls(begun), calls(later), chunk("tool_calls", tool_calls=None))) == [ONE]
-
-
-def test_arguments_may_be_an_object() -> None:
-    assert called(sse(calls(call(0, "a", "ls", {"p": 1}), finish="tool_calls"))) == [("a", "ls", '{"p":1}')]
-
-
-def test_arguments_that_never_came_are_empty_and_the_call_is_whole() -> None:
-    assert called(sse(calls(call(0, "a", "ls", "")), chunk("tool_calls"))) == [("a", "ls", "")]
-
-
-def test_arguments_that_were_cut_leave_the_call_open() -> None:
-    events, failure = decode(sse(calls(call(0, "a", "ls", '{"p"'))))
-    assert events == [Delta(0, "call", call="a", name="ls"), Delta(0, "input", '{"p"')]
-    assert failure is not None
-
-
-def test_arguments_stream_as_they_come() -> None:
-    decoder = OpenAIChatDecoder(["ls"])
-    assert decoder.feed(sse(calls(call(0, "a", "ls", "")))) == []
-    assert decoder.feed(sse(calls(call(0, arguments='{"p"')))) == [
-        Delta(0, "call", call="a", name="ls"),
-        Delta(0, "input", '{"p"'),
-    ]
-    assert decoder.feed(sse(calls(call(0, arguments=": 1}")))) == [Delta(0, "input", ": 1}")]
-
-
-def test_an_empty_list_of_calls_is_no_call() -> None:
-    assert decode(sse(chunk(content="Hi", tool_calls=[]), chunk(tool_calls=[{}, None, 1]), END))[0][:-1] == HI_SAID
-
-
-# ------------------------------------------------------------------------------------------------------- names
-
-TOOLS = ("read_file", "edit_existing_file", "edit", "ls", "aa")
-
-
-@pytest.mark.parametrize(
-    ("pieces", "name"),
-    [
-        ([("edit_ex", ""), ("isting_file", ""), (None, "{}")], "edit_existing_file"),
-        ([("edit_ex", ""), ("isting_file", "{}")], "edit_existing_file"),
-        ([("edit", "{"), ("_existing_file", "}")], "edit_existing_file"),
-        ([("edit", "{"), (None, "}")], "edit"),
-        ([("read_file", "{"), ("read_file", "}")], "read_file"),
-        ([("read_file", ""), ("read_file", ""), ("read_file", "{}")], "read_file"),
-        ([("read", ""), ("read_file", ""), ("", "{}")], "read_file"),
-        ([("a", ""), ("a", "{}")], "aa"),
-        ([(None, "{"), (None, "}"), ("ls", "")], "ls"),
-        ([("unknown_tool", "{"), ("unknown_tool", "}")], "unknown_tool"),
-    ],
-)
-def test_names_may_be_split_repeated_or_late(pieces: list[tuple[str | None, str]], name: str) -> None:
-    first, *rest = [call(0, "a" if at == 0 else None, n, a) for at, (n, a) in enumerate(pieces)]
-    assert called(sse(calls(first), *map(calls, rest), chunk("tool_calls")), TOOLS) == [("a", name, "{}")]
-
-
-def test_calls_are_given_in_their_order_also_when_a_name_is_late() -> None:
-    pieces = [calls(call(0, "a", arguments=ONE[2])), calls(whole(1, TWO)), calls(call(0, name="ls"))]
-    assert called(sse(*pieces, chunk("tool_calls")), ("ls", "cat")) == [ONE, TWO]
-
-
 # ----------------------------------------------------------------------------------------- thinking, text, stops
 
 
@@ -497,7 +313,7 @@ CHUNK = st.builds(lambda entries: calls(*entries), st.lists(ENTRY, max_size=3))
 GOOD = st.sampled_from([HI, END, COUNTED, chunk("tool_calls"), calls(whole(0, ONE)), chunk(reasoning="Hm")])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(
     st.lists(GOOD | CHUNK | st.dictionaries(FIELDS, WILD, max_size=3), max_size=8),
     st.booleans(),
