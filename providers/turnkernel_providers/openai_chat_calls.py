@@ -56,8 +56,8 @@ class _Call:
     @property
     def is_whole(self) -> bool:
         """Whether the arguments are a JSON object by now."""
-        text = "".join(self.arguments).strip()
-        return text.endswith("}") and parse_object(text) is not None
+        last = next((piece for piece in reversed(self.arguments) if piece.strip()), "")
+        return last.rstrip().endswith("}") and parse_object("".join(self.arguments)) is not None
 
 
 class Calls:
@@ -102,11 +102,11 @@ class Calls:
             call.add_name(name)
         if arguments:
             call.arguments.append(arguments)
-        return self._show()
+        return [*_input(call), *self._begin(everything=False)]
 
     def finish(self) -> list[Delta]:
         """The choice has ended: what was held back, and the ends."""
-        deltas = self._show(everything=True)
+        deltas = self._begin(everything=True)
         for call in self._calls:
             if call.number is not None:
                 if rest := call.fragments.end():
@@ -125,8 +125,8 @@ class Calls:
             return last
         return known
 
-    def _show(self, *, everything: bool = False) -> list[Delta]:
-        """Give out, in order, the calls whose names are settled, and their arguments."""
+    def _begin(self, *, everything: bool) -> list[Delta]:
+        """Give out the calls whose names are settled, in order: one that is not holds back those after it."""
         deltas: list[Delta] = []
         while self._given < len(self._calls):
             call = self._calls[self._given]
@@ -134,18 +134,20 @@ class Calls:
                 break
             call.number = self._new_block()
             deltas.append(Delta(call.number, "call", call=call.id, name=call.called(self._tools)))
+            deltas += _input(call)
             self._given += 1
-        for call in self._calls[: self._given]:
-            for piece in call.arguments[call.shown :]:
-                if shown := call.fragments.add(piece):
-                    deltas.append(Delta(_numbered(call), "input", shown))
-            call.shown = len(call.arguments)
         return deltas
 
 
-def _numbered(call: _Call) -> int:
-    assert call.number is not None
-    return call.number
+def _input(call: _Call) -> list[Delta]:
+    """The pieces of the arguments that have not been given out; none before the call itself has."""
+    deltas: list[Delta] = []
+    if call.number is not None:
+        for piece in call.arguments[call.shown :]:
+            if shown := call.fragments.add(piece):
+                deltas.append(Delta(call.number, "input", shown))
+        call.shown = len(call.arguments)
+    return deltas
 
 
 def _arguments(value: object) -> str:

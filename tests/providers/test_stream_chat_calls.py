@@ -46,6 +46,11 @@ def test_whole_calls_without_index_and_id_are_told_apart(ident: str | None) -> N
     assert called(sse(calls(one, two, finish="tool_calls"))) == wanted
 
 
+def test_a_whole_call_stays_whole_when_white_space_follows_it() -> None:
+    pieces = [calls(whole(0, ONE)), calls(call(0, arguments="\n")), calls(call(0, name="cat", arguments=TWO[2]))]
+    assert called(sse(*pieces, chunk("tool_calls"))) == [("a", "ls", ONE[2] + "\n"), ("", *TWO[1:])]
+
+
 def test_two_equal_calls_without_index_and_id_are_two() -> None:
     one = whole(None, ONE, "")
     assert called(sse(calls(one), calls(one), chunk("tool_calls"))) == [("", *ONE[1:])] * 2
