@@ -22,6 +22,7 @@ __all__ = ["cli", "main"]
 
 COMMANDS: Mapping[str, str] = {
     "list": "list_command:list_scenarios",
+    "run": "run_command:run",
     "show": "log_commands:show",
     "verify": "log_commands:verify",
     "repair": "repair_command:repair",
