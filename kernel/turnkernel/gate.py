@@ -157,6 +157,8 @@ async def ask(
         if pending.answered is None:
             # Not with an answer in hand already: a wait would ask the cancel and lose it.
             await pending.closed.wait()
+        elif pending.answered.answer == "withdrawn":
+            await trio.lowlevel.checkpoint_if_cancelled()
     finally:
         del kernel.asks[event.ask]
         if opened and pending.answered is None:

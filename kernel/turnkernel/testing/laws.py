@@ -121,6 +121,7 @@ class _Call:
     taken: bool = False
     started: ToolStart | None = None
     asks: set[str] = attrs.field(factory=set[str])
+    withdrawn: bool = False
     results: int = 0
     cancelled_first: bool = False
 
@@ -265,6 +266,8 @@ class _Walk:
             self.say("L4", f"call {event.call} is {event.status} without tool/start")
         if call.started is None and event.status == "ok":
             self.say("L4", f"call {event.call} is ok without tool/start")
+        if call.withdrawn and event.status == "denied":
+            self.say("R5", f"the ask of call {event.call} was withdrawn, and its result reads as a denial")
         begun = call.started is not None or event.status not in ("ok", "stopped", "unknown", "timed_out")
         if call.cancelled_first and not begun:
             self.say("R5", f"call {event.call} had not begun at the cancel and is {event.status}")
@@ -289,6 +292,7 @@ class _Walk:
         if event.ask not in asks:
             self.say("L2", f"ask {event.ask} closes and is not open")
         asks.discard(event.ask)
+        self._open_call(event).withdrawn = event.answer == "withdrawn"
 
     # Inbox and tasks
 
