@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import attrs
 import trio
 
 from .causes import Cause, Urgency
@@ -17,6 +16,7 @@ from .context import CallContext, Checkpoints
 from .errors import GrammarError, LogFailedError
 from .events import Error, ResultStatus, ToolCall, ToolResult, ToolStart
 from .gate import Gate, Refused
+from .journal import microseconds
 from .kernel import Kernel, LiveCall
 from .messages import ToolUse
 from .text import clip, is_blank, safe
@@ -24,14 +24,6 @@ from .tool import Tool, ToolOutput
 from .wording import MODEL_OUTPUT_BYTES, CallFacts
 
 __all__ = ["Dispatch", "errors_of", "leaves", "stop_call"]
-
-
-@attrs.frozen
-class _Verdict:
-    """How a call ended, as its result will say."""
-
-    status: ResultStatus
-    text: str
 
 
 class Dispatch:
@@ -73,10 +65,10 @@ class Dispatch:
             if live.stopped_by is not None:  # cancelled while queued; has its result
                 self._queue.popleft()
                 continue
-            verdict = self._without_body(live)
-            if verdict is not None:
+            result = self._without_body(live)
+            if result is not None:
                 self._queue.popleft()
-                self._close(live, verdict)
+                self._close(result)
                 continue
             tool = self._kernel.tools[live.use.name]
             exclusive = tool.concurrency == "exclusive"
@@ -93,34 +85,38 @@ class Dispatch:
             return True
         return not (exclusive or self._exclusive) and self._running < self._kernel.settings.max_parallel
 
-    def _without_body(self, live: LiveCall) -> _Verdict | None:
-        """The verdict of a call that can't run at all, or that new words of the user come before."""
+    def _without_body(self, live: LiveCall) -> ToolResult | None:
+        """The result of a call that can't run at all, or that new words of the user come before."""
         use, wording, kernel = live.use, self._kernel.wording, self._kernel
         if use.raw is not None:
-            return _Verdict("error", wording.bad_input(use.name, use.raw))
+            return self._result(live, "error", wording.bad_input(use.name, use.raw))
         if use.name not in kernel.tools:
-            return _Verdict("error", wording.unknown_tool(use.name, sorted(kernel.tools)))
+            return self._result(live, "error", wording.unknown_tool(use.name, sorted(kernel.tools)))
         if kernel.settings.steer_policy == "skip_unstarted" and kernel.queued("steer"):
-            return _Verdict("not_started", wording.skipped(CallFacts(use.name)))
+            return self._result(live, "not_started", wording.skipped(CallFacts(use.name)))
         return None
 
     # ---------------------------------------------------------------------------------------- one call
 
     async def _call(self, live: LiveCall, tool: Tool, nursery: trio.Nursery) -> None:
         """One call from being taken up to its result. Its own closer, because it alone knows how it ended."""
-        verdict: _Verdict | None = None
+        result: ToolResult | None = None
         assert live.scope is not None
         try:
-            try:
-                with live.scope:
-                    verdict = await self._perform(live, tool)
-            finally:
-                # No checkpoint since the tool returned (law R6), and none until its result is in the log.
-                result = self._close(live, verdict or self._cut(live, tool))
-        except trio.Cancelled:
-            # The task is over; `run` asks the cancel itself once its nursery has closed. Letting it out of every
-            # task would have the nursery gather a thousand exceptions with all their frames, which measured as
-            # half the time from the cancel of 1,000 calls to the end of their turn.
+            with live.scope:
+                try:
+                    result = await self._perform(live, tool)
+                except trio.Cancelled:
+                    # The task is over; `run` asks the cancel itself once its nursery has closed. Letting it out of
+                    # every task would have the nursery gather a thousand exceptions with all their frames, which
+                    # measured as half the time from the cancel of 1,000 calls to the end of their turn.
+                    pass
+        finally:
+            # No checkpoint since the tool returned (law R6), and none until its result is in the log.
+            cut = result is None
+            result = result or self._cut(live, tool)
+            self._close(result)
+        if cut and (live.stopped_by is None or self._authority.cause is not None):
             return
         self._running -= 1
         self._exclusive = False
@@ -128,7 +124,24 @@ class Dispatch:
         for hook in self._gate.after:
             await self._after(hook, result)
 
-    async def _perform(self, live: LiveCall, tool: Tool) -> _Verdict:
+    async def _perform(self, live: LiveCall, tool: Tool) -> ToolResult | None:
+        """Its result; None, or `trio.Cancelled`, when it was cut."""
+        cleared = await self._cleared(live, tool)
+        if isinstance(cleared, Refused):
+            return self._result(live, cleared.status, cleared.text)
+        live.phase = "running"
+        live.started = trio.current_time()
+        key, state = self._checkpoints.key(tool, cleared), self._checkpoints.state(tool, cleared)
+        ctx = CallContext(self._kernel, self._authority, live, key, state)
+        if tool.timeout is None:
+            return await self._run(live, tool, ctx, cleared)
+        result = None
+        with trio.CancelScope(deadline=live.started + tool.timeout):
+            result = await self._run(live, tool, ctx, cleared)
+        return result or self._worded("timed_out", live, tool)
+
+    async def _cleared(self, live: LiveCall, tool: Tool) -> Mapping[str, Any] | Refused:
+        """Everything that comes before the body. Returns with no checkpoint after the last look at the cancel."""
         kernel, use, turn = self._kernel, live.use, self._turn
         # A spawned trio task runs to its first checkpoint even if a cancel came first; so this is the first.
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -136,7 +149,7 @@ class Dispatch:
         live.phase = "gate"
         cleared = await self._gate.clear(kernel, live)
         if isinstance(cleared, Refused):
-            return _Verdict(cleared.status, cleared.text)
+            return cleared
         live.phase = "starting"
         await trio.lowlevel.checkpoint_if_cancelled()
         kernel.append(ToolStart(turn, use.id, use.name, cleared, tool.effect))
@@ -144,25 +157,18 @@ class Dispatch:
             await kernel.journal.flush()
             # The flush may have outlived a cancel.
             await trio.lowlevel.checkpoint_if_cancelled()
-        live.phase = "running"
-        live.started = trio.current_time()
-        return await self._body(live, tool, cleared)
+        return cleared
 
-    async def _body(self, live: LiveCall, tool: Tool, input: Mapping[str, Any]) -> _Verdict:
-        state = self._checkpoints.state(tool, input)
-        ctx = CallContext(self._kernel, self._authority, live, self._checkpoints.key(tool, input), state)
-        if tool.timeout is None:
-            return await self._run(live, tool, ctx, input)
-        verdict = None
-        with trio.CancelScope(deadline=trio.current_time() + tool.timeout):
-            verdict = await self._run(live, tool, ctx, input)
-        if verdict is None:
-            verdict = self._worded("timed_out", live, tool)
-        return verdict
-
-    async def _run(self, live: LiveCall, tool: Tool, ctx: CallContext, input: Mapping[str, Any]) -> _Verdict:
+    async def _run(
+        self, live: LiveCall, tool: Tool, ctx: CallContext, input: Mapping[str, Any]
+    ) -> ToolResult | None:
         try:
             output = await tool.run(ctx, input)
+        except trio.Cancelled:
+            if tool.timeout is not None:
+                raise  # the scope of its time limit must see it
+            # Caught here already, because every frame that it would unwind costs time; see `_call`.
+            return None
         except (LogFailedError, GrammarError):
             raise
         except Exception as error:  # noqa: BLE001 - a tool's failure is a value: the model is told
@@ -171,24 +177,26 @@ class Dispatch:
             cancelled, rest = group.split(trio.Cancelled)
             if rest is None or not isinstance(rest, Exception):
                 raise
-            verdict = self._raised(live, tool, rest)
+            result = self._raised(live, tool, rest)
             if cancelled is not None:
                 raise cancelled from None
-            return verdict
+            return result
         finally:
             ctx.close()
         return self._returned(live, output, tool)
 
-    def _returned(self, live: LiveCall, output: ToolOutput, tool: Tool) -> _Verdict:
+    # ------------------------------------------------------------------------------------------- results
+
+    def _returned(self, live: LiveCall, output: ToolOutput, tool: Tool) -> ToolResult:
         status = output.status or ("error" if output.is_error else "ok")
         text = safe(output.text)
-        if status in ("stopped", "timed_out", "dismissed") and is_blank(text):
+        blank = is_blank(text)
+        if status in ("stopped", "timed_out", "dismissed") and blank:
             return self._worded(status, live, tool)
-        return _Verdict(
-            status, clip(text, MODEL_OUTPUT_BYTES) if not is_blank(text) else self._kernel.wording.empty()
-        )
+        text = self._kernel.wording.empty() if blank else clip(text, MODEL_OUTPUT_BYTES)
+        return self._result(live, status, text, _seconds(live))
 
-    def _raised(self, live: LiveCall, tool: Tool, error: Exception) -> _Verdict:
+    def _raised(self, live: LiveCall, tool: Tool, error: Exception) -> ToolResult:
         """A failure of the body. While it is being stopped it is noted, and does not hide that it was stopped."""
         shown = "; ".join(f"{type(leaf).__name__}: {safe(str(leaf))}".rstrip(": ") for leaf in leaves(error))
         live.error = shown
@@ -197,8 +205,8 @@ class Dispatch:
         self._authority.errors += errors_of(error, f"call {live.use.id}")
         return self._worded("stopped", live, tool)
 
-    def _cut(self, live: LiveCall, tool: Tool) -> _Verdict:
-        """The verdict of a call that a cancel cut, by how far it had come."""
+    def _cut(self, live: LiveCall, tool: Tool) -> ToolResult:
+        """The result of a call that a cancel cut, by how far it had come."""
         if self._cause(live) is None and self._cut_from_outside():
             # The first to notice says so, before the results that follow from it.
             self._kernel.cancel(self._kernel.settings.host_cause, keep_inbox=True, urgency=Urgency.NOW)
@@ -219,30 +227,32 @@ class Dispatch:
     def _cause(self, live: LiveCall) -> Cause | None:
         return live.stopped_by or self._authority.cause
 
-    def _worded(self, status: ResultStatus, live: LiveCall, tool: Tool) -> _Verdict:
+    def _worded(self, status: ResultStatus, live: LiveCall, tool: Tool) -> ToolResult:
+        """A result whose text is the kernel's."""
         call = self._kernel.grammar.calls[live.use.id]
+        seconds = _seconds(live)
         facts = CallFacts(
             live.use.name,
-            cause=self._cause(live) or self._kernel.settings.host_cause,
-            seconds=trio.current_time() - live.started if live.phase == "running" else None,
-            output=call.output.text() if call.output is not None else "",
-            error=live.error,
-            effect=tool.effect,
+            self._cause(live) or self._kernel.settings.host_cause,
+            seconds,
+            call.output.text() if call.output is not None else "",
+            live.error,
+            tool.effect,
             process=live.process,
             resumable=live.checkpointed,
             alone=live.stopped_by is not None,
         )
         wording = self._kernel.wording
-        return _Verdict(status, wording.raised(facts) if status == "error" else wording.result(status, facts))
+        text = wording.raised(facts) if status == "error" else wording.result(status, facts)
+        return self._result(live, status, text, seconds)
 
-    def _close(self, live: LiveCall, verdict: _Verdict) -> ToolResult:
-        seconds = round(trio.current_time() - live.started, 6) if live.phase == "running" else None
-        is_error = verdict.status not in ("ok", "dismissed")
-        use = live.use
-        result = ToolResult(self._turn, use.id, use.name, verdict.status, is_error, verdict.text, seconds)
-        del self._kernel.calls[use.id]
+    def _result(self, live: LiveCall, status: ResultStatus, text: str, seconds: float | None = None) -> ToolResult:
+        is_error = status not in ("ok", "dismissed")
+        return ToolResult(self._turn, live.use.id, live.use.name, status, is_error, text, seconds)
+
+    def _close(self, result: ToolResult) -> None:
+        del self._kernel.calls[result.call]
         self._kernel.append(result)
-        return result
 
     async def _after(self, hook: Any, result: ToolResult) -> None:
         try:
@@ -251,6 +261,11 @@ class Dispatch:
             raise
         except Exception as error:  # noqa: BLE001 - the result stands; the hook's failure is told in turn/end
             self._authority.errors += errors_of(error, f"after-hook of call {result.call}")
+
+
+def _seconds(live: LiveCall) -> float | None:
+    """How long the body has run; None if it does not."""
+    return microseconds(trio.current_time() - live.started) if live.phase == "running" else None
 
 
 def stop_call(kernel: Kernel, call_id: str, cause: Cause = Cause.USER) -> bool | None:

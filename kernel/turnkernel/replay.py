@@ -78,6 +78,8 @@ class Context:
         """Take in the next event."""
         event = record.event
         match event:
+            case ToolResult():
+                self._results[event.call] = ToolResultBlock(event.call, event.name, event.text, event.is_error)
             case InboxQueued() | TaskEnded():
                 self._queued[event.item] = event.text
             case InboxCanceled():
@@ -87,8 +89,6 @@ class Context:
                 self._reminder = None
             case ModelMessage():
                 self._answer(event)
-            case ToolResult():
-                self._results[event.call] = ToolResultBlock(event.call, event.name, event.text, event.is_error)
             case StepEnd():
                 # Results stand in model order, whatever order they came in.
                 self._add_user([self._results[call] for call in self._calls])
