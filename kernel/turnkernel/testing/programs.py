@@ -5,7 +5,7 @@ Each is small, because a sweep runs it once per site.
 
 from collections.abc import Sequence
 
-from ..events import AskOpened
+from ..events import AskClosed, AskOpened
 from ..gate import Gate
 from ..kernel import Settings
 from ..provider import RetryPolicy
@@ -52,6 +52,15 @@ def _suits(box: Box) -> None:
     """Allow an approval, dismiss a question: the two are asked in either order."""
     last = [event for event in box.events if isinstance(event, AskOpened)][-1]
     answer("allow" if last.kind == "approval" else "dismissed")(box)
+
+
+def _all_open(box: Box) -> None:
+    """Answer every ask that is open by now."""
+    closed = {event.ask for event in box.events if isinstance(event, AskClosed)}
+    assert box.session is not None
+    for event in box.events:
+        if isinstance(event, AskOpened) and event.ask not in closed:
+            box.session.answer(event.ask, "deny" if event.kind == "approval" else "answer", "blue")
 
 
 def _stops(box: Box) -> None:
@@ -110,6 +119,13 @@ PROGRAMS: Sequence[Program] = (
         _asking,
         gate=_approve,
         on=[("ask/opened", 1, _suits), ("ask/opened", 2, _suits)],
+    ),
+    Program(
+        "answers that take their time",
+        [_calls("fast", "question", "late"), _DONE],
+        lambda: [*_asking(), ScriptedTool("late", [{"sleep": 1.0}, {"emit": "now\n"}, {"sleep": 1.0}])],
+        gate=_approve,
+        on=[("tool/output", 1, _all_open)],
     ),
     Program(
         "a denial that stops",

@@ -170,6 +170,7 @@ async def imagined_thread(ctx: ToolContext, seconds: float) -> None:
 
     Cancelled, it waits on. At urgency *now* the thread would be left behind, so it is named as a survivor.
     """
+    await trio.lowlevel.checkpoint_if_cancelled()  # a cancel that came first finds no thread
     name = f"imagined {ctx.call_id}"
     end = trio.current_time() + seconds
     with ctx.holding("thread", name):
