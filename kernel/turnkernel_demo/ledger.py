@@ -16,6 +16,8 @@ from .acts import ActState
 
 __all__ = [
     "MILESTONES",
+    "NO_MORE",
+    "OVER_LIMIT",
     "Acknowledged",
     "Acted",
     "Body",
@@ -35,6 +37,10 @@ __all__ = [
 
 MILESTONES = ("stream_closed", "tasks_gone", "processes_gone", "ended", "durable")
 """What is reached after a cancel, in this order."""
+
+
+OVER_LIMIT = "it took longer than its limit"
+NO_MORE = "nothing can happen any more"
 
 
 @attrs.frozen
@@ -86,7 +92,8 @@ class Survivor:
     pid: int
     command: str
     after: str
-    """What it outlived: a turn's id, `kill` for the death of the kernel, `run` for its orderly end."""
+    """What it outlived: a turn's id; `kill` or `limit`, as which the kernel's process ended; `run`, its orderly
+    end."""
 
 
 @attrs.frozen
@@ -125,9 +132,11 @@ class Synced:
 
 @attrs.frozen
 class Stuck:
-    """The run took too long. Who holds it, a line each."""
+    """The run was given up."""
 
-    holders: tuple[str, ...]
+    why: str
+    holders: tuple[str, ...] = ()
+    """Who holds it, a line each."""
 
 
 @attrs.frozen

@@ -6,7 +6,7 @@ needs what a user of the library does not.
 """
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Literal, NoReturn
 
 import attrs
@@ -70,6 +70,8 @@ class World:
     """Brings a signal to `Life.on_signal`."""
     processes: Callable[[], Sequence[tuple[int, str]]]
     """Processes of calls that are alive now: pid and command."""
+    starters: Container[str] = ()
+    """Names of the tools that may start some."""
     journal_type: type[Journal] = Journal
     appended: Callable[[Record], None] = _ignore
     """Told of every record, after the acts that were due at it."""
@@ -87,14 +89,14 @@ class Life:
         self.turn_before: str | None = None
         """The last turn that has ended."""
         self.cancels = Cancels(world.tell)
-        self.shields = ShieldWatch(world.tell)
-        """To be an instrument of the trio run."""
         self.acting = Acting(scenario.acts, carry, self, world.tell, world.breaking)
+        self.shields = ShieldWatch(world.tell, lambda: self.seq)
+        """To be an instrument of the trio run."""
         self._scenario = scenario
         self._carry = carry
         self._world = world
         self._provider = WitnessedProvider(world.provider)
-        self._watch = TurnWatch(self._provider, world.processes, world.tell)
+        self._watch = TurnWatch(self._provider, world.starters, world.processes, world.tell)
         self._nursery: trio.Nursery | None = None
         self._task: trio.lowlevel.Task | None = None
         self._host = trio.CancelScope()
@@ -253,10 +255,10 @@ class Life:
 
     # ------------------------------------------------------------------------------------------ being stuck
 
-    def stuck(self) -> None:
-        """The run has taken too long: tell who holds it, and say so in the log where a turn is held."""
+    def stuck(self, why: str) -> None:
+        """The run is given up: tell who holds it, and say so in the log where a turn is held."""
         holders = tuple(self._holders())
-        self.tell(Stuck(holders))
+        self.tell(Stuck(why, holders))
         journal = self.acting.journal
         if journal is None or journal.failure is not None or journal.grammar.turn is None:
             return
@@ -303,12 +305,14 @@ class Life:
             case TurnCancel() as event:
                 self.cancels.recorded(record, event, authority)
             case ToolStart() as event:
-                self._watch.call_started(event.call)
+                self._watch.call_started(event)
             case TurnSurvivor() as event:
                 self._watch.survivor(event)
             case TurnEnd() as event:
                 self.turn_before = event.turn
+                started = trio.current_time()
                 self._watch.turn_ended(record, event, self.session)
+                self.cancels.discount(event.turn, trio.current_time() - started)
             case _:
                 pass
 

@@ -20,6 +20,7 @@ from turnkernel.provider import Provider
 from turnkernel_tools import standard_tools
 
 from .frames import Frames, Job, Teller
+from .ledger import OVER_LIMIT
 from .life import Life, World
 from .lives import cut_back
 from .played import MODEL
@@ -84,12 +85,13 @@ def _world(job: Job, tell: Teller, provider: Provider) -> World:
     breaking = Breaking(_die, tell)
     scripts = real_scripts(scenario, job.root)
     scripted = {tool.name for tool in scripts}
-    real = standard_tools(job.root, grace_seconds=scenario.tools.grace_seconds)
+    standard = standard_tools(job.root, grace_seconds=scenario.tools.grace_seconds)
+    real = [tool for tool in standard if tool.name not in scripted]
     return World(
         store=BreakableFile.broken(job.log, breaking),
         breaking=breaking,
         provider=provider,
-        tools=[*(tool for tool in real if tool.name not in scripted), *scripts],
+        tools=[*real, *scripts],
         settings=settings_of(scenario),
         gate=gate_of(scenario),
         durability=scenario.session.durability,
@@ -98,6 +100,7 @@ def _world(job: Job, tell: Teller, provider: Provider) -> World:
         die=_die,
         raise_signal=lambda number: os.kill(os.getpid(), number),
         processes=lambda: call_processes(job.token),
+        starters=frozenset(tool.name for tool in real),
     )
 
 
@@ -151,7 +154,7 @@ async def _leave_when_stuck(life: Life, limit: trio.CancelScope) -> None:
     """At the limit: say who holds the session, make that durable, and leave the process with everything in it."""
     with limit:
         await trio.sleep_forever()
-    life.stuck()
+    life.stuck(OVER_LIMIT)
     with trio.move_on_after(1.0):
         await life.flush()
     os._exit(STUCK)

@@ -23,7 +23,7 @@ from turnkernel.testing.laws import Violation, check_log
 from turnkernel_providers.context import messages_of
 from turnkernel_providers.pairing import PairingError
 
-from .ledger import MILESTONES, CancelSeen
+from .ledger import MILESTONES, OVER_LIMIT, CancelSeen
 from .lives import records_of
 from .played import MODEL, Played
 from .scenario import Expect
@@ -121,7 +121,9 @@ def _troubles(played: Played) -> Iterator[str]:
     ledger = played.ledger
     yield from ledger.troubles
     if ledger.stuck is not None:
-        yield from (f"stuck: {line}" for line in ledger.stuck.holders or ("nobody holds it",))
+        limit = f" ({played.scenario.limit_seconds:g} s)" if ledger.stuck.why == OVER_LIMIT else ""
+        yield f"given up: {ledger.stuck.why}{limit}"
+        yield from (f"held by {line}" for line in ledger.stuck.holders)
     if ledger.left is not None and ledger.left.error is not None:
         yield f"the kernel failed: {ledger.left.error}"
     if played.unmet_requests:

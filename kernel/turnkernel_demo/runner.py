@@ -23,7 +23,7 @@ from turnkernel_providers.keys import KEY_VARIABLES
 from turnkernel_providers.server import ModelServer, open_model_server
 
 from .frames import Frames, Job, frame
-from .ledger import Carry, Stuck, Survivor
+from .ledger import OVER_LIMIT, Carry, Stuck, Survivor
 from .lives import Lives, containment_of
 from .played import Played, Refused
 from .processes import RUN, call_processes, end, run_processes
@@ -113,9 +113,9 @@ class _Run:
         finally:
             await self._end(player)
         if limit.cancelled_caught and ledger.stuck is None:
-            ledger.take(Stuck(("the kernel's process does not answer", *self._last_errors())))
+            ledger.take(Stuck(OVER_LIMIT, ("the kernel's process does not answer", *self._last_errors())))
         died = player.returncode == -signal.SIGKILL and ledger.left is None and self._was_told_to_die()
-        await self._look_for_survivors("kill" if died else "run")
+        await self._look_for_survivors("kill" if died else "limit" if ledger.stuck is not None else "run")
         if not died and ledger.left is None and ledger.stuck is None:
             ledger.troubles.append(
                 f"the kernel's process ended with {player.returncode}: {' / '.join(self._last_errors())}"

@@ -4,20 +4,26 @@ The same scenario and seed give the same log, but for the session's id and its w
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import attrs
 import trio
 from trio.lowlevel import Task
 
+from turnkernel.errors import ProviderError
 from turnkernel.events import Record
 from turnkernel.journal import Journal
+from turnkernel.provider import ModelEvent
+from turnkernel.testing.replies import Reply, model_events
 from turnkernel.testing.scripted import ScriptedProvider
 from turnkernel.testing.virtual import Site, run_virtually, where_of
+from turnkernel_providers.anthropic_stream import AnthropicDecoder
 from turnkernel_providers.context import messages_of
+from turnkernel_providers.openai_chat_stream import OpenAIChatDecoder
 
-from .ledger import Carry, Report, Stuck
+from .ledger import NO_MORE, OVER_LIMIT, Carry, Report, Stuck
 from .life import Life, World
 from .lives import Lives, cut_back
 from .played import MODEL, Played
@@ -54,7 +60,8 @@ class _Play:
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         replies = [reply for reply in scenario.replies if reply.session == ROOT]
-        self.provider = ScriptedProvider(replies, wire=scenario.wire, model=MODEL)
+        says = partial(_says, wire=scenario.wire)
+        self.provider = ScriptedProvider(replies, wire=scenario.wire, model=MODEL, events=says)
         self.lives = Lives(scenario)
         self.log = b""
         self.sites: list[Site] = []
@@ -102,7 +109,7 @@ class _Play:
         try:
             run_virtually(clock.run, life, seed=self._seed, instruments=[places, life.shields])
         except trio.TrioInternalError as error:
-            ledger.take(Stuck((f"nothing can happen any more: {error.__cause__!r}",)))
+            ledger.take(Stuck(NO_MORE, (repr(error.__cause__),)))
         except Dead:
             pass
         except BaseExceptionGroup as group:
@@ -114,6 +121,15 @@ class _Play:
             store.read(0, store.size), died=breaking.dead, clock=carry.clock + clock.seconds
         )
         return following
+
+
+def _says(reply: Reply, wire: str) -> Sequence[ModelEvent | ProviderError]:
+    """What a reply says; a recorded one is decoded as its wire is."""
+    if reply.raw is None:
+        return model_events(reply)
+    decoder = AnthropicDecoder() if wire == "anthropic" else OpenAIChatDecoder([])
+    events: list[ModelEvent | ProviderError] = [*decoder.feed(reply.raw), *decoder.eof()]
+    return events if decoder.failure is None else [*events, decoder.failure]
 
 
 @attrs.define
@@ -175,9 +191,10 @@ class _Places(trio.abc.Instrument):
             self._guard(self._step, "A", self._last)
             self._last = None
         self._idle += 1
-        if not self._given_up and (self._idle > _IDLE or time.monotonic() > self._until):
+        late = time.monotonic() > self._until
+        if not self._given_up and (self._idle > _IDLE or late):
             self._given_up = True
-            self._guard(self._life.stuck)
+            self._guard(self._life.stuck, OVER_LIMIT if late else NO_MORE)
             self._life.abandon()
 
     def appended(self, record: Record) -> None:

@@ -5,7 +5,7 @@ what nobody may hold on to can't be seen through what is public.
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from types import TracebackType
@@ -17,7 +17,7 @@ import trio
 from turnkernel.cancel import Authority, is_listed
 from turnkernel.causes import Answer
 from turnkernel.dispatch import errors_of
-from turnkernel.events import Record, TurnCancel, TurnEnd, TurnSurvivor
+from turnkernel.events import Record, ToolStart, TurnCancel, TurnEnd, TurnSurvivor
 from turnkernel.kernel import Kernel, Receipt
 from turnkernel.provider import ModelEvent, Provider, Request
 from turnkernel.session import Session
@@ -150,8 +150,9 @@ class _WitnessedStream:
 class ShieldWatch(trio.abc.Instrument):
     """R9 as it runs: no trio task of a call ends a step inside a shield that is not listed or has no deadline."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Tell, seq: Callable[[], int]) -> None:
         self._tell = tell
+        self._seq = seq
         self._told: set[str] = set()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -160,7 +161,8 @@ class ShieldWatch(trio.abc.Instrument):
         if call is None or call in self._told or not _in_bad_shield(task):
             return
         self._told.add(call)
-        self._tell(Broken(Violation("R9", 0, f"a shield that is not listed or has no deadline, in call {call}")))
+        detail = f"a shield that is not listed or has no deadline, in call {call}"
+        self._tell(Broken(Violation("R9", self._seq(), detail)))
 
 
 def _in_bad_shield(task: trio.lowlevel.Task) -> bool:
@@ -179,6 +181,7 @@ class Cancels:
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._seen: list[tuple[CancelSeen, Authority | None]] = []
+        self._looked: dict[str, float] = {}
 
     def __repr__(self) -> str:
         return f"<Cancels {[seen.answer for seen, _ in self._seen]}>"
@@ -206,20 +209,35 @@ class Cancels:
         self._seen.append((seen, authority))
         self._tell(seen)
 
+    def discount(self, turn: str, seconds: float) -> None:
+        """So long did we hold up a turn's end to look around."""
+        self._looked[turn] = seconds
+
     def tell_milestones(self) -> None:
         """Tell what has been reached by now."""
         for seen, authority in self._seen:
             if authority is not None and authority.milestones:
-                self._tell(attrs.evolve(seen, milestones=dict(authority.milestones)))
+                held_up = self._looked.get(authority.turn, 0.0)
+                milestones = {
+                    name: seconds - held_up if name in ("ended", "durable") else seconds
+                    for name, seconds in authority.milestones.items()
+                }
+                self._tell(attrs.evolve(seen, milestones=milestones))
 
 
 class TurnWatch:
-    """R1 as it runs: what is alive when a turn's end is appended."""
+    """R1 as it runs: what is alive when a turn's end is appended. `starters`: tools that may start processes."""
 
     def __init__(
-        self, provider: WitnessedProvider, processes: Callable[[], Sequence[tuple[int, str]]], tell: Tell
+        self,
+        provider: WitnessedProvider,
+        starters: Container[str],
+        processes: Callable[[], Sequence[tuple[int, str]]],
+        tell: Tell,
     ) -> None:
         self._provider = provider
+        self._starters = starters
+        self._started = False
         self._processes = processes
         self._tell = tell
         self._nursery: trio.Nursery | None = None
@@ -231,9 +249,10 @@ class TurnWatch:
         """A turn has begun, in this nursery."""
         self._nursery = nursery
 
-    def call_started(self, call: str) -> None:
+    def call_started(self, event: ToolStart) -> None:
         """A call of the running turn has begun: it may leave something."""
-        self._calls.add(call)
+        self._calls.add(event.call)
+        self._started = self._started or event.name in self._starters
 
     def survivor(self, event: TurnSurvivor) -> None:
         """The log names something that is left."""
@@ -243,7 +262,7 @@ class TurnWatch:
         """Look around, in the step in which the end was appended."""
         if session is not None:
             self._look(record, session)
-        for pid, command in self._processes() if self._calls or event.synthetic else ():
+        for pid, command in self._processes() if self._started or event.synthetic else ():
             if pid in self._found:
                 continue
             self._found.add(pid)
@@ -251,6 +270,7 @@ class TurnWatch:
             if not any(name.startswith(f"pid {pid} ") for name in self._named):
                 self._break(record, f"process {pid} ({command}) is alive at turn/end")
         self._calls.clear()
+        self._started = False
 
     def _look(self, record: Record, session: Session) -> None:
         if self._provider.open_streams:

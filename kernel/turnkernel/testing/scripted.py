@@ -38,8 +38,11 @@ class ScriptedProvider:
         wire: str = "scripted",
         model: str = "scripted-1",
         spare: Reply | None = None,
+        events: Callable[[Reply], Sequence[ModelEvent | ProviderError]] = model_events,
     ) -> None:
         self._spare = spare
+        self.events = events
+        """What a reply says: events, and an error where its stream breaks."""
         self.wire = wire
         self.model = model
         self.requests: list[Request] = []
@@ -74,7 +77,7 @@ class _Stream:
     def __init__(self, provider: ScriptedProvider, reply: Reply) -> None:
         self._provider = provider
         self._reply = reply
-        self._events: list[ModelEvent] = []
+        self._events: Sequence[ModelEvent | ProviderError] = ()
         self._played = 0
 
     async def __aenter__(self) -> AsyncIterator[ModelEvent]:
@@ -85,7 +88,7 @@ class _Stream:
         except BaseException:
             self._provider.open_streams -= 1
             raise
-        self._events = model_events(self._reply)
+        self._events = self._provider.events(self._reply)
         return self
 
     async def __aexit__(
@@ -113,6 +116,8 @@ class _Stream:
             raise ProviderError(f"the stream broke: {reply.fault}", retryable=True)
         event = self._events[self._played]
         self._played += 1
+        if isinstance(event, ProviderError):
+            raise event
         return event
 
 
