@@ -44,7 +44,10 @@ def on_terminal() -> bool:
 
 def note(text: str) -> None:
     """Say something on standard error, in one line that can't drive the terminal."""
-    click.echo(f"{PROGRAM}: {one_line(text)}", err=True)
+    try:
+        click.echo(f"{PROGRAM}: {one_line(text)}", err=True)
+    except OSError:
+        pass  # the terminal is gone, and with it whom to tell
 
 
 def reason_of(error: OSError) -> str:
