@@ -1,10 +1,12 @@
 """Following a log's file: every record once, torn ends left out, and what was removed is told. Law L7."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from turnkernel_demo.tail import Change, Tail
+from turnkernel.store import FileStore
+from turnkernel_demo.tail import Change, Tail, writer_of
 
 from .conftest import records_of
 
@@ -57,3 +59,13 @@ def test_records_that_were_replaced_are_told_though_the_log_has_grown(tmp_path: 
     assert change.removed == 2
     assert [record.seq for record in change.records] == list(range(21, 31))
     assert len(tail.records) == 20
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system lists no locks; Linux does")
+def test_the_writer_of_a_log_is_known_as_long_as_it_has_it_open(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert writer_of(log) is None
+    store = FileStore.open(log)
+    assert writer_of(log) == os.getpid()
+    store.close()
+    assert writer_of(log) is None
