@@ -1,7 +1,5 @@
 """From one life of a session to the next: what a death leaves of the log, and who goes on. Pure."""
 
-from collections.abc import Sequence
-
 import attrs
 
 from turnkernel.errors import LogDamagedError
@@ -31,14 +29,8 @@ def records_of(log: bytes) -> tuple[list[Record], LogDamagedError | None]:
 
 def containment_of(log: bytes) -> str:
     """The containment of processes that the last opening of a log names."""
-    opened = _opening(records_of(log)[0])
-    return opened.containment if opened is not None else "none"
-
-
-def _opening(records: Sequence[Record]) -> SessionOpen | None:
-    """The last one."""
-    events = (record.event for record in reversed(records))
-    return next((event for event in events if isinstance(event, SessionOpen)), None)
+    events = [record.event for record in records_of(log)[0]]
+    return next((event.containment for event in reversed(events) if isinstance(event, SessionOpen)), "none")
 
 
 @attrs.frozen
@@ -79,6 +71,7 @@ class Lives:
     def __init__(self, scenario: Scenario) -> None:
         self.ledger = Ledger()
         self._acts = scenario.acts
+        self._durability = scenario.session.durability
         self._before = b""
         """The log as the last life found it."""
 
@@ -97,9 +90,7 @@ class Lives:
             log = log[: ledger.synced]
         self._before = log
         records, _ = records_of(log)
-        opened = _opening(records)
-        mode = opened.durability if opened is not None else "power"
-        promised = mode == "power" or (mode == "process" and not power_cut)
+        promised = self._durability == "power" or (self._durability == "process" and not power_cut)
         lost = ledger.check_kept(records)
         ledger.violations += lost if promised else []
         ledger.violations += check_bodies(ledger.bodies, records, promised=promised)

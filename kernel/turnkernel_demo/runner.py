@@ -54,9 +54,12 @@ async def play_for_real(scenario: Scenario, *, log: Path, root: Path) -> Played:
     async with open_model_server(scenario.wire, replies, clock=time.monotonic) as server:
         with TemporaryFile() as errors:
             run = _Run(scenario, log, root, server, errors)
-            carry: Carry | None = Carry()
-            while carry is not None:
-                carry = await run.one_life(carry)
+            try:
+                carry: Carry | None = Carry()
+                while carry is not None:
+                    carry = await run.one_life(carry)
+            finally:
+                await run.end_all()
         return Played(
             scenario,
             run.lives.ledger,
@@ -159,7 +162,7 @@ class _Run:
     # -------------------------------------------------------------------------------------------- the end of it
 
     async def _end(self, player: trio.Process) -> None:
-        """End a player that has not ended: in order if it can, else not; and everything of the run with it."""
+        """End a player that has not ended: in order if it can, else not."""
         if player.returncode is None:
             seconds = self._scenario.tools.grace_seconds + _END_SECONDS
             with shield("critical section", seconds + _END_SECONDS):
@@ -169,7 +172,6 @@ class _Run:
                 if player.returncode is None:
                     player.kill()
                     await player.wait()
-                await self._kill_all()
         for pipe in (player.stdin, player.stdout):
             if pipe is not None:
                 await trio.aclose_forcefully(pipe)
@@ -188,6 +190,12 @@ class _Run:
                 detail = f"process {pid} ({command}) outlived the kernel"
                 ledger.violations.append(Violation("R1", 0, detail))
         await self._kill_all()
+
+    async def end_all(self) -> None:
+        """Whatever happened, nothing of the run is left."""
+        if run_processes(self._token):
+            with shield("critical section", _END_SECONDS):
+                await self._kill_all()
 
     async def _kill_all(self) -> None:
         with trio.move_on_after(_END_SECONDS):

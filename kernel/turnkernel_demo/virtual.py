@@ -167,7 +167,7 @@ class _Places(trio.abc.Instrument):
     """
 
     def __init__(self, life: Life, sites: list[Site], until: float) -> None:
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self._life = life
         self._sites = sites
         self._until = until
@@ -215,6 +215,6 @@ class _Places(trio.abc.Instrument):
             function(*args)
         except Dead:
             self._life.abandon()
-        except BaseException as error:  # noqa: BLE001 - kept, and raised by who made the run
+        except Exception as error:  # noqa: BLE001 - kept, and raised by who made the run
             self.error = error
             self._life.abandon()
