@@ -79,7 +79,7 @@ async def test_a_timeout_is_told_as_one_with_what_was_printed(ctx, bash, mock_cl
 async def test_a_command_that_exits_well_at_its_timeout_has_timed_out_all_the_same(ctx, bash, mock_clock):
     command = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done"
     output = await run_into_timeout(ctx, bash, mock_clock, command)
-    assert output.status == "timed_out"
+    assert (output.is_error, output.status) == (True, "timed_out")
 
 
 async def test_what_ran_on_in_the_background_is_ended_and_told(ctx, bash):

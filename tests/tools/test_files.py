@@ -204,8 +204,8 @@ async def test_a_lone_surrogate_is_refused_before_anything_is_done(write, edit, 
 
 
 async def test_one_piece_is_replaced_and_every_other_byte_stays(edit, root):
-    (root / "a").write_bytes(b"one\r\n\xff two\nthree")
-    assert await edit("a", "two", "2 ä") == ToolOutput("Edited a at line 2.")
+    (root / "a").write_bytes(b"one\r\n\xff two\xc3\xb6\nthree")
+    assert await edit("a", "twoö", "2 ä") == ToolOutput("Edited a at line 2.")
     assert (root / "a").read_bytes() == b"one\r\n\xff 2 \xc3\xa4\nthree"
 
 

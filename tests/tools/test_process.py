@@ -59,6 +59,13 @@ async def cut(ctx, command: str, *, after: str = "ready\n", urgency: Urgency = U
     assert not ctx.held
 
 
+def state_of(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "gone"
+
+
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -219,8 +226,6 @@ async def test_a_flood_lets_others_run(ctx):
         "echo ready; sleep 600 & sleep 600 & wait",
         f"{DAEMON} & sleep 600",
         "setsid bash -c 'echo ready; sleep 600; :' & sleep 600",
-        # Its own session and no mark: found by its parent, while it has one.
-        "env -i /usr/bin/setsid -w bash -c 'echo ready; sleep 600; :'",
         "set -m; sleep 600 & echo ready; wait",
     ],
 )
@@ -230,6 +235,48 @@ async def test_nothing_of_a_cancelled_call_is_alive(ctx, command):
     assert ctx.survivors == []
     assert "ready\n" in ctx.output
     assert "Killed" not in ctx.output  # SIGTERM was enough
+
+
+async def test_a_process_without_the_mark_in_a_session_of_its_own_is_found_by_its_parent(ctx):
+    await cut(ctx, "env -i setsid bash -c 'echo pid $$; echo ready; sleep 600; :' & wait")
+    (pid,) = re.findall(r"pid (\d+)", ctx.output)
+    assert state_of(pid) in ("Z", "gone")
+
+
+async def test_what_is_born_in_the_grace_is_told_to_end_too(ctx):
+    # Not bash: between its fork and the exec a SIGTERM to its child would be lost.
+    await cut(
+        ctx,
+        f"""exec {sys.executable} -c '
+import os, signal, time
+def spawn(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(600)
+    os._exit(0)
+signal.signal(signal.SIGTERM, spawn)
+print("ready", flush=True)
+time.sleep(600)'""",
+    )
+    assert ctx.alive() == []
+    assert "Killed" not in ctx.output
+
+
+async def test_what_was_written_before_the_kill_is_read_although_there_is_no_time(ctx, tmp_path):
+    def show(text: str, stream: str) -> None:
+        ctx.emit(text, stream)
+        if "ready" in text:
+            ctx.cancel(Urgency.NOW)
+            (tmp_path / "go").touch()
+            while not (tmp_path / "written").exists():
+                pass
+
+    command = "echo ready; while [ ! -e go ]; do :; done; echo more; touch written; exec sleep 600"
+    with ctx.cut, trio.fail_after(GUARD):
+        await run_process(["bash", "-c", command], ctx=ctx, cwd=tmp_path, on_output=show)
+    assert ctx.cut.cancelled_caught
+    assert "ready\nmore\n" in ctx.output
 
 
 async def test_a_process_that_was_stopped_ends_politely_too(ctx):

@@ -165,7 +165,8 @@ class MarkedFamily:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.leader, number)  # so that none of them can fork away in between
         for member in members:
-            if member.group != self.leader:
+            stat = _read_stat(member.pid)  # now, since it may have left the group since it was seen there
+            if stat is not None and not (member.group == stat.group == self.leader):
                 self._send_one(number, member)
 
     def _send_one(self, number: signal.Signals, member: Member) -> None:
