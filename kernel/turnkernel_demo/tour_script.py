@@ -74,8 +74,8 @@ def _kill_measured(result: Result, records: Sequence[Record]) -> str:
     closers = sum(bool(getattr(record.event, "synthetic", False)) for record in records)
     left = "No process has survived."
     if result.fields["survivors"]:
-        left = "The command did outlive the program, since nothing else held it; the tour has ended it."
-    return f"All {opened[1] - 1} records from before are there, {closers} were added. {left}"
+        left = "The command outlived the program, for nothing else held it; the tour has ended it."
+    return f"All {opened[1] - 1} records from before the kill are there, {closers} were added. {left}"
 
 
 def _truncate_measured(result: Result, records: Sequence[Record]) -> str:

@@ -121,7 +121,7 @@ class TerminalStage:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
         for line in self._verdicts:
-            click.echo(line)
+            click.echo(textwrap.fill(line, min(self._console.width - 1, _READABLE)))
 
     def begin(self, scene: Scene) -> None:
         """Draw it."""
