@@ -108,3 +108,32 @@ def test_a_damaged_log_is_not_repaired(invoke: Invoke, tmp_path: Path, closed_by
 def test_repair_makes_no_file_where_there_is_none(invoke: Invoke, tmp_path: Path) -> None:
     assert invoke("repair", tmp_path / "none.log").exit_code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_of_a_kernel_that_was_killed_at_rest_has_nothing_to_close(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes
+) -> None:
+    log = tmp_path / "at-rest.log"
+    before = cut_after(closed_bytes, "turn/end")
+    log.write_bytes(before)
+    assert invoke("verify", "--closed", log).exit_code == 0
+    assert "nothing to append" in invoke("repair", log).stdout
+    assert log.read_bytes() == before
+
+
+def test_whole_records_in_an_illegal_order_are_shown_and_not_repaired(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes
+) -> None:
+    lines = closed_bytes.splitlines(keepends=True)
+    log = tmp_path / "illegal.log"
+    bad = b"".join(lines[:6] + lines[7:])
+    log.write_bytes(bad)
+    shown = invoke("show", "--json", log)
+    assert (shown.exit_code, len(shown.stdout.splitlines())) == (1, len(lines) - 1)
+    assert "seq 8 (byte" in shown.stderr
+    context = invoke("context", log, "--wire", "anthropic")
+    assert (context.exit_code, context.stdout.count('"role"')) == (1, 1)
+    repaired = invoke("repair", log)
+    assert (repaired.exit_code, repaired.stdout) == (1, "")
+    assert "not repaired" in repaired.stderr
+    assert log.read_bytes() == bad
