@@ -76,6 +76,8 @@ class CancelSeen:
     answer: str
     milestones: Mapping[str, float]
     """Seconds from the cancel, as far as they were reached."""
+    one_call: bool = False
+    """It was of a call; the turn went on."""
 
 
 @attrs.frozen

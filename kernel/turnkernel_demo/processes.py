@@ -18,6 +18,9 @@ __all__ = ["RUN", "call_processes", "end", "run_processes"]
 RUN = "TURNKERNEL_RUN"
 """The environment variable with the run's token."""
 
+_OURS = "turnkernel_"
+"""In the command line of every program of ours: what holds the processes of calls is no process of a call."""
+
 _SHOWN = 120
 _PIECE = 65536
 _PROC = Path("/proc")
@@ -26,14 +29,12 @@ _PROC = Path("/proc")
 def call_processes(token: str) -> Sequence[tuple[int, str]]:
     """Processes of calls of this run that are alive: pid and command. None can be seen without a /proc.
 
-    A process that has cleared its environment is not found.
+    A process that has cleared its environment is not found. One that bears no mark of a call but is no program of
+    ours either has dropped it, and counts.
     """
-    ours = os.environb.get(MARK.encode())
-    return [
-        (pid, command)
-        for pid, environment in _of_run(token).items()
-        if environment.get(MARK.encode()) != ours and (command := _command(pid))
-    ]
+    mark, ours = MARK.encode(), os.environb.get(MARK.encode())
+    found = [(pid, _command(pid), environment.get(mark) != ours) for pid, environment in _of_run(token).items()]
+    return [(pid, command) for pid, command, marked in found if command and (marked or _OURS not in command)]
 
 
 def run_processes(token: str) -> Sequence[tuple[int, str]]:

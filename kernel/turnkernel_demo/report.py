@@ -88,13 +88,17 @@ def _refusals(played: Played) -> Iterator[Violation]:
 def _ends(played: Played, records: Sequence[Record]) -> Iterator[Violation]:
     """R8 and R11, as far as the log alone can't show them."""
     ledger = played.ledger
-    cancelled = {record.event.turn for record in records if isinstance(record.event, TurnCancel)}
-    cancelled |= {seen.turn for seen in ledger.cancels.values() if seen.answer == "applied"}
+    recorded = {record.event.turn for record in records if isinstance(record.event, TurnCancel)}
+    applied = {seen.turn for seen in ledger.cancels.values() if seen.answer == "applied" and not seen.one_call}
     by_host = any(played.scenario.acts[place].do == "host_cancel" for place, _ in ledger.acted)
     for record in records:
         match record.event:
-            case TurnEnd(turn=turn, outcome="aborted") if turn not in cancelled and not by_host:
+            case TurnEnd(synthetic=True) | TurnEnd(code="log"):
+                pass  # cut by something stronger than a cancel
+            case TurnEnd(turn=turn, outcome="aborted") if turn not in recorded | applied and not by_host:
                 yield Violation("R11", record.seq, f"{turn} ended aborted and no cancel of it was applied")
+            case TurnEnd(turn=turn, outcome=outcome) if turn in applied and outcome != "aborted":
+                yield Violation("R11", record.seq, f"a cancel of {turn} was applied and it ended {outcome}")
             case _:
                 pass
     by_host = ledger.left is not None and ledger.left.why == "host"

@@ -1,7 +1,7 @@
 """What a scenario says of its session, its gate and its tools, as the library's own objects. Waits for nothing."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,13 @@ def _script(said: ToolScript, **more: Any) -> ScriptedTool:
     )
 
 
-def virtual_scripts(scenario: Scenario, touched: Callable[[str], None]) -> list[Tool]:
-    """The scripted tools of a virtual run: threads are imagined, files are only told of."""
-    return [_script(said, touch=touched) for said in scenario.scripts]
+def virtual_scripts(scenario: Scenario) -> list[Tool]:
+    """The scripted tools of a virtual run: threads and files are imagined."""
+    return [_script(said, touch=_touch_nothing) for said in scenario.scripts]
+
+
+def _touch_nothing(name: str) -> None:
+    """There are no files."""
 
 
 def real_scripts(scenario: Scenario, root: Path) -> list[Tool]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-import attrs
 import trio
 from trio.lowlevel import Task
 
@@ -65,62 +64,88 @@ class _Play:
         self.lives = Lives(scenario)
         self.log = b""
         self.sites: list[Site] = []
-        self._scenario = scenario
-        self._seed = seed
+        self.scenario = scenario
+        self.seed = seed
 
     def one_life(self, carry: Carry, until: float) -> Carry | None:
         """Play one; what the next goes on from. `until` is by the real clock."""
-        scenario, ledger = self._scenario, self.lives.ledger
-        if scenario.session.recovery == "truncate" and carry.life:
+        if self.scenario.session.recovery == "truncate" and carry.life:
             self.log = self.log[: cut_back(self.log).size]
+        life = _Life(self, carry, until)
+        life.play(self.seed)
+        log, died, clock = life.store.read(0, life.store.size), life.breaking.dead, carry.clock + life.seconds
+        self.log, following = self.lives.after(log, died=died, clock=clock)
+        return following
 
-        def tell(report: Report) -> None:
-            if not breaking.dead:
-                ledger.take(report)
 
-        def die() -> NoReturn:
-            breaking.dead = True
-            raise Dead
+class _Life:
+    """One life on the virtual clock, and the world that it is played in."""
 
-        def raise_signal(number: int) -> None:
-            trio.lowlevel.current_trio_token().run_sync_soon(life.on_signal, number)
+    def __init__(self, play: _Play, carry: Carry, until: float) -> None:
+        self.breaking = Breaking(self._die, self._tell)
+        self.store = BreakableMemory(play.log, self.breaking)
+        self.seconds = 0.0
+        """How long it took."""
+        self._ledger = play.lives.ledger
+        self._life = Life(play.scenario, carry, self._world(play))
+        self._places = _Places(self._life, play.sites, until)
 
-        breaking = Breaking(die, tell)
-        store = BreakableMemory(self.log, breaking)
-        world = World(
-            store=store,
-            breaking=breaking,
-            provider=self.provider,
-            tools=virtual_scripts(scenario, lambda name: None),
+    def __repr__(self) -> str:
+        return f"<_Life {self._life!r}>"
+
+    def _world(self, play: _Play) -> World:
+        scenario = play.scenario
+        return World(
+            store=self.store,
+            breaking=self.breaking,
+            provider=play.provider,
+            tools=virtual_scripts(scenario),
             settings=settings_of(scenario),
             gate=gate_of(scenario),
             durability=scenario.session.durability,
             containment="none",
-            tell=tell,
-            die=die,
-            raise_signal=raise_signal,
+            tell=self._tell,
+            die=self._die,
+            raise_signal=self._raise_signal,
             processes=lambda: (),
             journal_type=_UnthreadedJournal,
-            appended=lambda record: places.appended(record),
+            appended=self._appended,
         )
-        life = Life(scenario, carry, world)
-        places = _Places(life, self.sites, until)
-        clock = _Clock()
+
+    def play(self, seed: int) -> None:
+        """Play it to its end or death. Raises what the runner itself did wrong."""
         try:
-            run_virtually(clock.run, life, seed=self._seed, instruments=[places, life.shields])
+            run_virtually(self._run, seed=seed, instruments=[self._places, self._life.shields])
         except trio.TrioInternalError as error:
-            ledger.take(Stuck(NO_MORE, (repr(error.__cause__),)))
+            self._ledger.take(Stuck(NO_MORE, (repr(error.__cause__),)))
         except Dead:
             pass
         except BaseExceptionGroup as group:
             if group.split(Dead)[1] is not None:
                 raise
-        if places.error is not None:
-            raise places.error
-        self.log, following = self.lives.after(
-            store.read(0, store.size), died=breaking.dead, clock=carry.clock + clock.seconds
-        )
-        return following
+        if self._places.error is not None:
+            raise self._places.error
+
+    async def _run(self) -> None:
+        started = trio.current_time()
+        try:
+            await self._life.run()
+        finally:
+            self.seconds = trio.current_time() - started
+
+    def _tell(self, report: Report) -> None:
+        if not self.breaking.dead:
+            self._ledger.take(report)
+
+    def _die(self) -> NoReturn:
+        self.breaking.dead = True
+        raise Dead
+
+    def _raise_signal(self, number: int) -> None:
+        trio.lowlevel.current_trio_token().run_sync_soon(self._life.on_signal, number)
+
+    def _appended(self, record: Record) -> None:
+        self._places.appended(record)
 
 
 def _says(reply: Reply, wire: str) -> Sequence[ModelEvent | ProviderError]:
@@ -130,20 +155,6 @@ def _says(reply: Reply, wire: str) -> Sequence[ModelEvent | ProviderError]:
     decoder = AnthropicDecoder() if wire == "anthropic" else OpenAIChatDecoder([])
     events: list[ModelEvent | ProviderError] = [*decoder.feed(reply.raw), *decoder.eof()]
     return events if decoder.failure is None else [*events, decoder.failure]
-
-
-@attrs.define
-class _Clock:
-    """How long a life took, on the mock clock."""
-
-    seconds: float = 0.0
-
-    async def run(self, life: Life) -> None:
-        started = trio.current_time()
-        try:
-            await life.run()
-        finally:
-            self.seconds = trio.current_time() - started
 
 
 class _UnthreadedJournal(Journal):

@@ -202,10 +202,19 @@ class Cancels:
 
     def one_call(self, receipt: Receipt, seq: int) -> None:
         """The same for a cancel of one call, which has no milestones: the turn goes on."""
-        self._add(receipt.turn, seq, receipt.cause.value, receipt.answer, None)
+        self._add(receipt.turn, seq, receipt.cause.value, receipt.answer, None, one_call=True)
 
-    def _add(self, turn: str | None, seq: int, cause: str, answer: Answer, authority: Authority | None) -> None:
-        seen = CancelSeen(len(self._seen), turn, seq, cause, answer.value, {})
+    def _add(
+        self,
+        turn: str | None,
+        seq: int,
+        cause: str,
+        answer: Answer,
+        authority: Authority | None,
+        *,
+        one_call: bool = False,
+    ) -> None:
+        seen = CancelSeen(len(self._seen), turn, seq, cause, answer.value, {}, one_call)
         self._seen.append((seen, authority))
         self._tell(seen)
 

@@ -13,6 +13,7 @@ from turnkernel_demo.load import loads
 from turnkernel_demo.played import Played
 from turnkernel_demo.report import Result, judge
 from turnkernel_demo.runner import play_for_real
+from turnkernel_demo.scenario import Scenario
 from turnkernel_demo.virtual import play_virtually
 
 
@@ -65,16 +66,17 @@ def virtual() -> Callable[..., Came]:
 
 @pytest.fixture
 def real(tmp_path: Path) -> Callable[..., Came]:
-    """Plays a text for real. The log is `tmp_path / "session.log"`, the scratch root `tmp_path / "scratch"`."""
+    """Plays a text or a scenario for real, its log at `session.log` and its tools in `scratch` of `tmp_path`."""
 
-    def play(text: str) -> Came:
+    def play(what: str | Scenario) -> Came:
         root = tmp_path / "scratch"
         root.mkdir()
+        scenario = loads(what) if isinstance(what, str) else what
 
         async def main() -> Played:
             # A limit of its own, so that a hang is a failure and not a hang of the tests.
             with trio.fail_after(60):
-                return await play_for_real(loads(text), log=tmp_path / "session.log", root=root)
+                return await play_for_real(scenario, log=tmp_path / "session.log", root=root)
 
         played = trio.run(main)
         return Came(played, judge(played))
