@@ -83,6 +83,26 @@ def test_session_mark_and_parents_make_the_family(table, ours):
     assert pids(ours.scan()) == [100, 101, 102, 103, 104]
 
 
+def test_a_session_that_a_member_led_belongs_to_the_family_while_anybody_is_in_it(table, ours):
+    table.add(101, mark=True, session=101)
+    assert pids(ours.scan()) == [100, 101]
+    table.end(101)
+    table.add(102, session=101)  # born in between, an orphan without a mark
+    for _ in range(2):
+        assert pids(ours.scan()) == [100, 102]
+    table.end(102)
+    assert pids(ours.scan()) == [100]
+    table.add(103, session=101)  # the number is anybody's now
+    assert pids(ours.scan()) == [100]
+
+
+def test_a_session_that_a_member_is_only_in_is_not_taken_over(table, ours):
+    table.add(101, mark=True, session=7)
+    table.add(102, session=7)
+    for _ in range(2):
+        assert pids(ours.scan()) == [100, 101]
+
+
 def test_what_is_older_than_the_leader_or_dead_is_not_of_the_family(table, ours):
     table.add(101, start=START - 1, mark=True)
     table.add(102, session=LEADER, state="Z")

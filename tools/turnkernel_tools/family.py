@@ -1,9 +1,9 @@
 """The processes of one call: finds and signals them. Reads /proc; starts nothing, waits for nothing, no trio.
 
 Which processes belong to a call can't be asked of the system without a keeper, so it is put together from what
-can be seen: the session that the call's own process leads, the parents, and a mark in the environment that every
-descendant inherits. A process that has left the session, lost its parent *and* cleared its environment is not
-found; that is what the containment tier `group` does not hold.
+can be seen: the sessions that the call's own process and others of the call lead, the parents, and a mark in the
+environment that every descendant inherits. A process that has left them all, lost its parent *and* cleared its
+environment is not found; that is what the containment tier `group` does not hold.
 """
 
 import os
@@ -124,7 +124,7 @@ def _command(pid: int) -> str:
 
 
 class MarkedFamily:
-    """The session of a leader, its descendants, and whatever bears the call's mark. Linux."""
+    """The session of a leader, its descendants, their sessions, and whatever bears the call's mark. Linux."""
 
     def __init__(self, leader: int, start: int, mark: str) -> None:
         self.leader = leader
@@ -132,6 +132,7 @@ class MarkedFamily:
         self._forks = _forks()
         self._mark = mark.encode()
         self._known: dict[tuple[int, int], Member] = {}
+        self._sessions = {leader}  # and those led by members, as long as anybody is in them
         self._dead: set[tuple[int, int]] = set()  # zombies that have been seen as such
 
     def __repr__(self) -> str:
@@ -203,12 +204,15 @@ class MarkedFamily:
                 certain = certain and (pid, stat.start) in self._dead
                 self._dead.add((pid, stat.start))
             else:
-                belongs = stat.session == self.leader or (pid, stat.start) in self._known or self._bears_mark(pid)
+                known = stat.session in self._sessions or (pid, stat.start) in self._known
+                belongs = known or self._bears_mark(pid)
                 (ours if belongs else others)[pid] = stat
                 certain = certain and belongs is not None
         while found := {pid: stat for pid, stat in others.items() if stat.parent in ours}:
             ours |= found
             others = {pid: stat for pid, stat in others.items() if pid not in found}
+        self._sessions &= {stat.session for stat in ours.values()}
+        self._sessions |= {self.leader} | {pid for pid, stat in ours.items() if stat.session == pid}
         before = self._known
         self._known = {}
         for pid, stat in ours.items():
