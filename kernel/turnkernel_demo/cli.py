@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "verify": "log_commands:verify",
     "repair": "repair_command:repair",
     "context": "context_command:context",
+    "bench": "bench.commands:bench",
 }
 """Where each command is, in the order in which they are shown."""
 

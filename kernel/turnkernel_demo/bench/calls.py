@@ -23,7 +23,6 @@ from .timing import Samples, Tick, interleaved, median_of, quiet
 __all__ = ["measure_calls"]
 
 _LONG = 3600.0
-_SPLIT_RUNS = 7
 _LIMITS: Mapping[int, Limit] = {1: Limit(1.0, 0.5e-3), 1000: Limit(1.5)}
 
 
@@ -99,11 +98,11 @@ async def _kernel(number: int, scratch: Path, journal_type: type[Journal] = Jour
     return _Stopped(returned, reached["tasks_gone"], reached["ended"], reached["durable"])
 
 
-async def _shares(number: int, scratch: Path, floor: float) -> list[Share]:
+async def _shares(number: int, splits: int, scratch: Path, floor: float) -> list[Share]:
     """Where the time of N calls goes, in runs of their own."""
     stopped: list[_Stopped] = []
     appending: list[float] = []
-    for _ in range(_SPLIT_RUNS):
+    for _ in range(splits):
         stopped.append(await _kernel(number, scratch, ClockedJournal))
         appending.append(ClockedJournal.appending)
     closing = median_of(one.ended - one.tasks_gone for one in stopped)
@@ -117,12 +116,12 @@ async def _shares(number: int, scratch: Path, floor: float) -> list[Share]:
     ]
 
 
-async def measure_calls(number: int, runs: int, scratch: Path, tick: Tick) -> list[Figure]:
+async def measure_calls(number: int, runs: int, splits: int, scratch: Path, tick: Tick) -> list[Figure]:
     """The figures of N calls."""
     bare, ours = await interleaved(runs, partial(_bare, number), partial(_kernel, number, scratch), tick)
     floor = Samples(bare)
     title = f"{number:,} async call{'s' if number > 1 else ''}"
-    shares = await _shares(number, scratch, floor.median)
+    shares = await _shares(number, splits, scratch, floor.median)
     ended = Figure(
         f"calls_{number}_ended",
         f"{title}: turn ended",

@@ -9,16 +9,18 @@ __all__ = ["Runs"]
 class Runs:
     """Numbers of runs, and sizes. The defaults together take less than a minute on a small machine."""
 
-    calls: tuple[tuple[int, int], ...] = ((1, 200), (10, 100), (100, 50), (1000, 25))
+    calls: tuple[tuple[int, int], ...] = ((1, 100), (10, 60), (100, 40), (1000, 20))
     """Numbers of calls that run, each with its runs."""
-    streams: int = 100
-    processes: int = 30
-    appends: int = 40
+    streams: int = 60
+    processes: int = 25
+    splits: int = 7
+    """Runs that say where the time goes."""
+    appends: int = 20
     """Runs of `append_batch` appends each."""
-    append_batch: int = 250
+    append_batch: int = 500
     short_turns: int = 10
     long_turns: int = 2000
     """Turns of the two sessions that are compared."""
-    steps: int = 200
+    steps: int = 60
     log_lines: int = 200_000
     loads: int = 3

@@ -21,7 +21,6 @@ from .timing import Samples, Tick, interleaved, median_of, quiet
 
 __all__ = ["measure_processes"]
 
-_SPLIT_RUNS = 7
 _COMMAND = "echo ready; exec sleep 3600"
 
 
@@ -78,9 +77,9 @@ async def _kernel(scratch: Path, journal_type: type[Journal] = Journal) -> _Proc
     return _Process(start, reached["processes_gone"], flushed, reached["ended"], reached["durable"])
 
 
-async def _shares(scratch: Path, start: float) -> list[Share]:
+async def _shares(splits: int, scratch: Path, start: float) -> list[Share]:
     """Where the time of a start goes, in runs of their own."""
-    runs = [await _kernel(scratch, ClockedJournal) for _ in range(_SPLIT_RUNS)]
+    runs = [await _kernel(scratch, ClockedJournal) for _ in range(splits)]
     flushed, total = median_of(one.flushed for one in runs), median_of(one.start for one in runs)
     return [
         Share("the bare child: fork, exec, its first word", start),
@@ -89,7 +88,7 @@ async def _shares(scratch: Path, start: float) -> list[Share]:
     ]
 
 
-async def measure_processes(runs: int, scratch: Path, tick: Tick) -> list[Figure]:
+async def measure_processes(runs: int, splits: int, scratch: Path, tick: Tick) -> list[Figure]:
     """The figures of a shell command."""
     bare, ours = await interleaved(runs, _bare, partial(_kernel, scratch), tick)
     gone = Samples([one.gone for one in bare])
@@ -103,7 +102,7 @@ async def measure_processes(runs: int, scratch: Path, tick: Tick) -> list[Figure
             start,
             Samples([one.start for one in ours]),
             Limit(1.0, 5e-3),
-            shares=await _shares(scratch, start.median),
+            shares=await _shares(splits, scratch, start.median),
         ),
         Figure(
             "bash_gone",
