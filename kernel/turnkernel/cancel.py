@@ -70,6 +70,13 @@ class Settled:
     as they happened."""
 
 
+def _hurry(scope: trio.CancelScope, seconds: float) -> None:
+    if seconds:
+        scope.deadline = min(scope.deadline, trio.current_time() + seconds)
+    else:
+        scope.cancel(reason="now")
+
+
 class Authority:
     """The one right to cancel a running turn, and what the turn's rooms tell each other meanwhile."""
 
@@ -87,7 +94,7 @@ class Authority:
         self.outcome: Settled | None = None
         self.nursery = nursery
         self._urgent = trio.Event()
-        self._sections: set[trio.CancelScope] = set()
+        self._sections: dict[trio.CancelScope, float] = {}
 
     def __repr__(self) -> str:
         return f"<Authority {self.turn} cause={self.cause} urgency={self.urgency!r} holders={len(self.holders)}>"
@@ -104,8 +111,8 @@ class Authority:
             self.urgency = urgency
         if self.urgency is Urgency.NOW:
             self._urgent.set()
-            for section in self._sections:
-                section.cancel(reason="now")
+            for section, seconds in self._sections.items():
+                _hurry(section, seconds)
         return answer
 
     async def urgent(self) -> None:
@@ -113,15 +120,15 @@ class Authority:
         await self._urgent.wait()
 
     @contextmanager
-    def section(self, scope: trio.CancelScope) -> Generator[None, None, None]:
-        """While inside, `scope` is cancelled as soon as the urgency is *now*."""
-        self._sections.add(scope)
+    def section(self, scope: trio.CancelScope, now_seconds: float) -> Generator[None, None, None]:
+        """While inside, `scope` has no more than `now_seconds` left once the urgency is *now*."""
+        self._sections[scope] = now_seconds
         if self.urgency is Urgency.NOW:
-            scope.cancel(reason="now")
+            _hurry(scope, now_seconds)
         try:
             yield
         finally:
-            self._sections.discard(scope)
+            del self._sections[scope]
 
     @contextmanager
     def holding(self, holder: Holder) -> Generator[None, None, None]:

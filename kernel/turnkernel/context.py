@@ -17,10 +17,14 @@ from .events import ToolOutput as ToolOutputEvent
 from .gate import ask
 from .grammar import LOG_OUTPUT_BYTES
 from .kernel import Kernel, LiveCall
-from .text import safe
+from .text import Clip, safe
 from .tool import Answered, Tool, resume_key
 
 __all__ = ["CallContext", "Checkpoints"]
+
+
+_HEAD_BYTES = LOG_OUTPUT_BYTES // 2
+_THREAD_SECONDS = 24 * 3600.0
 
 
 class Checkpoints:
@@ -63,6 +67,9 @@ class CallContext:
         self._live = live
         self._key = key
         self._shown = 0
+        self._tail: Clip | None = None
+        """What came after the head, once that was full."""
+        self._stream = "stdout"
         self._over = False
         self.call_id = live.use.id
         self.resumed_state = resumed_state
@@ -71,7 +78,11 @@ class CallContext:
         return f"<CallContext {self.call_id} {'over' if self._over else self._live.phase}>"
 
     def close(self) -> None:
-        """The body has returned: nothing may be said in its name any more."""
+        """The body has returned: the tail of its output is logged, and nothing more may be said in its name."""
+        if self._tail is not None and self._tail.total:
+            self._kernel.append(
+                ToolOutputEvent(self._authority.turn, self.call_id, self._stream, self._tail.text())
+            )
         self._over = True
 
     def _check(self) -> None:
@@ -90,14 +101,18 @@ class CallContext:
         await self._authority.urgent()
 
     def emit(self, text: str, stream: str = "stdout") -> None:
-        """Append `tool/output`, up to 256 KiB a call; what comes after is counted by the grammar's clip only."""
+        """Append `tool/output`: the first 128 KiB of a call as they come, the last 128 KiB when it ends."""
         self._check()
-        if not text or self._shown >= LOG_OUTPUT_BYTES:
-            return
         text = safe(text)
-        self._shown += len(text)
-        if self._shown >= LOG_OUTPUT_BYTES:
-            text = text[: len(text) - (self._shown - LOG_OUTPUT_BYTES)] + "\n[... more output is not logged ...]\n"
+        if not text:
+            return
+        if self._tail is not None:
+            self._tail.add(text)
+            self._stream = stream
+            return
+        self._shown += len(text.encode())
+        if self._shown >= _HEAD_BYTES:
+            self._tail = Clip(LOG_OUTPUT_BYTES - _HEAD_BYTES)
         self._kernel.append(ToolOutputEvent(self._authority.turn, self.call_id, stream, text))
 
     def checkpoint(self, state: Any) -> None:
@@ -110,12 +125,20 @@ class CallContext:
         self._live.checkpointed = True
 
     @contextmanager
-    def critical(self, reason: str, seconds: float) -> Generator[trio.CancelScope, None, None]:
-        """A bounded shield, listed, that ends early when the urgency is *now*."""
+    def critical(
+        self, reason: str, seconds: float, *, now_seconds: float = 0.0
+    ) -> Generator[trio.CancelScope, None, None]:
+        """A bounded shield, listed, that has `now_seconds` left once the urgency is *now*."""
         self._check()
         scope = shield("critical section", seconds, outer_deadline=self._kernel.deadline)
-        with scope, self._authority.section(scope):
+        with scope, self._authority.section(scope, now_seconds):
             yield scope
+
+    @property
+    def thread_grace_seconds(self) -> float:
+        """The session's, or a day: until the urgency is *now*."""
+        seconds = self._kernel.settings.thread_grace_seconds
+        return _THREAD_SECONDS if seconds is None else seconds
 
     @contextmanager
     def holding(self, kind: Literal["thread", "process"], name: str) -> Generator[None, None, None]:

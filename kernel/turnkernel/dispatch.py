@@ -169,9 +169,9 @@ class Dispatch:
                 raise  # the scope of its time limit must see it
             # Caught here already, because every frame that it would unwind costs time; see `_call`.
             return None
-        except (LogFailedError, GrammarError):
-            raise
-        except Exception as error:  # noqa: BLE001 - a tool's failure is a value: the model is told
+        except Exception as error:
+            if any(isinstance(leaf, LogFailedError | GrammarError) for leaf in leaves(error)):
+                raise  # the kernel's, met by the tool's use of its context
             return self._raised(live, tool, error)
         except BaseExceptionGroup as group:
             cancelled, rest = group.split(trio.Cancelled)

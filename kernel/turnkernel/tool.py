@@ -78,12 +78,18 @@ class ToolContext(Protocol):
         """Record progress (any JSON value); a later call with the same key finds it."""
         ...
 
-    def critical(self, reason: str, seconds: float) -> AbstractContextManager[object]:
+    def critical(self, reason: str, seconds: float, *, now_seconds: float = 0.0) -> AbstractContextManager[object]:
         """A bounded, listed shield for what must not be cut half-way.
 
-        Ends early when the urgency is *now*; then, as at its deadline, `trio.Cancelled` is raised inside it and
-        swallowed at its end.
+        Once the urgency is *now* it has `now_seconds` left at most: for what must be confirmed even then, such as
+        the end of a process after SIGKILL. When it ends early, as at its deadline, `trio.Cancelled` is raised
+        inside it and swallowed at its end.
         """
+        ...
+
+    @property
+    def thread_grace_seconds(self) -> float:
+        """How long a thread that does not return is waited for after a cancel, before it is left and named."""
         ...
 
     def holding(self, kind: Literal["thread", "process"], name: str) -> AbstractContextManager[object]:

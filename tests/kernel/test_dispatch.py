@@ -83,6 +83,7 @@ async def test_output_is_capped_for_the_model_and_in_the_log_and_the_cut_is_told
     async def flood(ctx):
         for _ in range(100):
             ctx.emit("x" * 10_000)
+        ctx.emit("last words")
         return ToolOutput("y" * 100_000 + "the end")
 
     provider = ScriptedProvider([reply(("c1", "made")), Reply(text="Fine.")])
@@ -90,8 +91,9 @@ async def test_output_is_capped_for_the_model_and_in_the_log_and_the_cut_is_told
         await session.send("go")
         await session.rest()
         logged = "".join(event.text for event in events(session, "tool/output"))
-        assert len(logged) < 257 * 1024
-        assert "not logged" in logged
+        assert 255 * 1024 < len(logged) < 270 * 1024
+        assert "bytes left out" in logged
+        assert logged.endswith("x" * 10_000 + "last words")
         text = events(session, "tool/result")[0].text
         assert len(text) < 33 * 1024
         assert text.endswith("the end")
@@ -246,3 +248,56 @@ async def test_call_ids_that_repeat_or_are_empty_are_made_unique(autojump_clock)
         await session.rest()
         assert sorted(event.call for event in events(session, "tool/result")) == ["call_1", "x", "x_2", "x_3"]
         assert quick.began and len(set(quick.began)) == 4
+
+
+@pytest.mark.law("R1", "R9")
+async def test_a_section_may_keep_a_little_time_for_itself_at_now(autojump_clock):
+    took = []
+
+    async def confirms(ctx):
+        began = trio.current_time()
+        try:
+            await trio.sleep_forever()
+        finally:
+            with ctx.critical("confirm", 60.0, now_seconds=3.0):
+                await trio.sleep_forever()
+            took.append(trio.current_time() - began)
+
+    provider = ScriptedProvider([reply(("c1", "made"))])
+    async with open_session(None, provider=provider, tools=[Made(confirms)]) as session:
+        await session.send("go")
+        await until(session, "tool/start")
+        await trio.testing.wait_all_tasks_blocked()
+        session.cancel()
+        await session.cancel().settled()
+    assert took == [pytest.approx(3.0)]
+
+
+async def test_a_failed_log_met_inside_a_tools_own_nursery_is_not_the_tools_failure(autojump_clock):
+    from turnkernel import LogFailedError
+    from turnkernel.store import MemoryStore
+
+    class Failing(MemoryStore):
+        broken = False
+
+        def write(self, data):
+            if self.broken:
+                raise OSError(28, "No space left on device")
+            super().write(data)
+
+    store = Failing()
+
+    async def emits(ctx):
+        async def inside():
+            store.broken = True
+            ctx.emit("more")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inside)
+        return ToolOutput("never")
+
+    provider = ScriptedProvider([reply(("c1", "made"))])
+    with pytest.raises(LogFailedError):
+        async with open_session(store, provider=provider, tools=[Made(emits)]) as session:
+            await session.send("go")
+            await session.rest()

@@ -34,7 +34,8 @@ class FakeContext:
         self.answer: Answered | None = None
         self.asked: list[tuple[str, tuple[str, ...]]] = []
         self.over = False
-        self._open_sections: set[trio.CancelScope] = set()
+        self._open_sections: dict[trio.CancelScope, float] = {}
+        self.thread_grace_seconds = 24 * 3600.0
         self._urgent = trio.Event()
         self._news = trio.Event()
 
@@ -48,7 +49,7 @@ class FakeContext:
         if self.urgency is Urgency.NOW:
             self._urgent.set()
             for scope in self._open_sections:
-                scope.cancel()
+                self._hurry(scope)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is true that output, a section or a holding can make true."""
@@ -75,19 +76,22 @@ class FakeContext:
         self.checkpoints.append(state)
 
     @contextmanager
-    def critical(self, reason: str, seconds: float) -> Iterator[object]:
+    def critical(self, reason: str, seconds: float, *, now_seconds: float = 0.0) -> Iterator[object]:
         assert math.isfinite(seconds)
         scope = trio.CancelScope(shield=True, deadline=trio.current_time() + seconds)
         self.sections.append((reason, seconds))
-        self._open_sections.add(scope)
+        self._open_sections[scope] = now_seconds
         if self.urgency is Urgency.NOW:
-            scope.cancel()
+            self._hurry(scope)
         self._tell()
         try:
             with scope:
                 yield scope
         finally:
-            self._open_sections.discard(scope)
+            del self._open_sections[scope]
+
+    def _hurry(self, scope: trio.CancelScope) -> None:
+        scope.deadline = min(scope.deadline, trio.current_time() + self._open_sections[scope])
 
     @contextmanager
     def holding(self, kind: str, name: str) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Runs a tool's synchronous function in a thread, and waits for it. Starts threads; touches nothing else.
 
 A thread can't be stopped from outside. A cancel asks it (`trio.from_thread.check_cancelled`) and waits; only at
-urgency *now* is it left behind, and then it is named.
+urgency *now*, or when the session's patience is over, is it left behind, and then it is named.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,17 +17,14 @@ __all__ = ["ThreadContext", "run_in_thread"]
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 24 * 3600.0
-"""How long a cancelled call waits for its thread at most. The wait is not meant to end by itself: `turn/stuck`
-tells of it, urgency *now* ends it. But every shield has a deadline."""
-
 
 async def run_in_thread(ctx: ToolContext, name: str, call: Callable[[ToolContext], T]) -> T:
     """Run `call` in a thread, with a context that it may use from there; its result, or what it raised.
 
     Under cancellation the thread's next `trio.from_thread.check_cancelled()` raises `trio.Cancelled`, and it is
     waited for. What it returns or raises all the same is kept: the cancel goes on at the next checkpoint. At
-    urgency *now* a thread that is still running is left and named with `ctx.survivor`. Its context is over then,
+    urgency *now*, or after the session's `thread_grace_seconds`, a thread that is still running is left and named
+    with `ctx.survivor`. Its context is over then,
     so that it can't say anything in the log any more.
     """
     work = _Work(ThreadContext(ctx), call)
@@ -43,7 +40,7 @@ async def run_in_thread(ctx: ToolContext, name: str, call: Callable[[ToolContext
                 limiter=trio.CapacityLimiter(1),  # stuck tools must not hold threads that the log needs
             )
         except trio.Cancelled:
-            with ctx.critical(f"waiting for the thread of {name}", WAIT_SECONDS):
+            with ctx.critical(f"waiting for the thread of {name}", ctx.thread_grace_seconds):
                 await work.over.wait()
             if work.results:
                 return work.results[0]
@@ -124,7 +121,12 @@ class ThreadContext:
         """Not in a thread: raises RuntimeError."""
         self._refuse("holding")
 
-    def critical(self, reason: str, seconds: float) -> AbstractContextManager[object]:
+    @property
+    def thread_grace_seconds(self) -> float:
+        """See `ToolContext`."""
+        return self._ctx.thread_grace_seconds
+
+    def critical(self, reason: str, seconds: float, *, now_seconds: float = 0.0) -> AbstractContextManager[object]:
         """Not in a thread, which no cancel can cut: raises RuntimeError."""
         self._refuse("critical")
 

@@ -139,6 +139,7 @@ class _Walk:
         self.open_calls: set[str] = set()
         self.items: dict[str, str] = {}
         self.tasks: dict[str, bool] = {}
+        self.detached: set[str] = set()
 
     def say(self, law: str, detail: str) -> None:
         self.found.append(Violation(law, self.seq, detail))
@@ -168,7 +169,7 @@ class _Walk:
         for call in sorted(self.open_calls):
             self.say("L3", f"call {call} has no result")
         for task, ended in self.tasks.items():
-            if not ended:
+            if not ended and task not in self.detached:
                 self.say("L3", f"task {task} has no end")
 
     def turn_of(self, event: Any) -> _Turn:
@@ -320,6 +321,8 @@ class _Walk:
 
     def task_started(self, event: TaskStarted) -> None:
         self.tasks[event.task] = False
+        if event.lifetime == "detached":
+            self.detached.add(event.task)
 
 
 _CHECKS: dict[str, Callable[[_Walk, Any], None]] = {
