@@ -7,13 +7,12 @@ put together again from the log after a crash.
 from collections.abc import Container, Iterable
 
 import attrs
-import orjson
 
 from .codec import parse_object
 from .events import Delta, ModelDelta
 from .ids import call_id
 from .messages import AssistantBlock, Opaque, Text, Thinking, ToolUse
-from .text import is_blank, scrub
+from .text import clip, is_blank, scrub
 
 __all__ = ["INTERRUPTED", "assemble"]
 
@@ -39,6 +38,9 @@ def assemble(
     `taken` holds the call ids that the session knows already. Of a message that was cut: whole calls and whole
     thinking stay, a call whose input was cut goes, the last text ends with ` [interrupted]`. In every message:
     blank text goes, calls come last, thinking does not come last.
+
+    Raises ValueError for an opaque block of a whole message that is no JSON object: a provider's fault that can't
+    be mended, because the block must be given back as it came. A cut message raises nothing, whatever is in it.
     """
     said: list[AssistantBlock] = []
     calls: list[ToolUse] = []
@@ -83,15 +85,22 @@ def _block(building: _Building, cut: bool) -> AssistantBlock | None:
     match building.kind:
         case "text":
             return None if is_blank(text) else Text(text)
-        case "thinking":
-            return Thinking(text, building.signature) if building.ended else None
-        case "redacted":
-            return Thinking("", redacted=text) if building.ended else None
-        case "opaque":
+        case "thinking" if building.ended and (text or building.signature):
+            return Thinking(text, building.signature or None)
+        case "redacted" if building.ended and text:
+            return Thinking("", redacted=text)
+        case "opaque" if building.ended and not cut:
             # A cut message keeps none: a server-side pair may have lost its other half.
-            return None if cut or not building.ended else Opaque(orjson.loads(text))
+            return _opaque(text)
         case _:
             return None
+
+
+def _opaque(text: str) -> Opaque:
+    data = parse_object(text)
+    if not data:
+        raise ValueError(f"an opaque block is no JSON object: {clip(text, 200)}")
+    return Opaque(data)
 
 
 def _tool_use(building: _Building, taken: Container[str], ids: set[str]) -> ToolUse:

@@ -36,6 +36,7 @@ from .events import (
     TaskEnded,
     TaskStarted,
     ToolCall,
+    ToolCheckpoint,
     ToolOutput,
     ToolResult,
     ToolStart,
@@ -104,6 +105,16 @@ TABLE: Mapping[str, tuple[Move, ...]] = {
 INNER: Mapping[str, str] = {"session": "turn", "turn": "step", "step": "call", "call": "ask"}
 """What must be closed before a machine closes (law L2)."""
 
+_NAMES: Mapping[str, str] = {
+    "turn/start": "turn",
+    "step/start": "step",
+    "ask/opened": "ask",
+    "inbox/queued": "item",
+    "task/started": "task",
+    "task/ended": "item",
+}
+"""What an event gives an id to. An id is never given twice: else it had two ends (L3) or two fates (L5)."""
+
 
 @attrs.define
 class OpenCall:
@@ -117,9 +128,12 @@ class OpenCall:
     effect: str = "effect"
     asks: dict[str, AskOpened] = attrs.Factory(dict)  # type: ignore[type-arg]
     answered: AskClosed | None = None
-    """The last answer that a question of this call got."""
+    """What a person answered last, if the call has shown nothing since: to an approval while it is `taken`, to a
+    question while it is `running`."""
     withdrawn: bool = False
     """Whether an ask of it was withdrawn."""
+    checkpointed: bool = False
+    """Whether it has left a checkpoint."""
     output: Clip | None = None
     """What it has shown, bounded."""
 
@@ -141,7 +155,7 @@ class OpenStep:
     wire: str
     model: str
     deltas: list[ModelDelta] = attrs.Factory(list)  # type: ignore[type-arg]
-    """Since the request that is streaming began; empty once the message is there."""
+    """Since the request that is streaming began; empty once the whole message is there."""
     message: ModelMessage | None = None
     calls: dict[str, OpenCall] = attrs.Factory(dict)  # type: ignore[type-arg]
     """Open calls in model order."""
@@ -167,6 +181,7 @@ class Grammar:
         "asks",
         "call_ids",
         "epoch",
+        "ids",
         "items",
         "opened",
         "seq",
@@ -192,6 +207,8 @@ class Grammar:
         """Queued input in order: prompts, steers, and the notices of ended tasks."""
         self.tasks: dict[str, TaskStarted] = {}
         self.call_ids: set[str] = set()
+        self.ids: dict[str, set[str]] = {kind: set() for kind in _NAMES.values()}
+        """The other ids that were given, by what they name."""
 
     def __repr__(self) -> str:
         turn = f"{self.turn.id} {self.turn.state}" if self.turn else "none"
@@ -227,6 +244,11 @@ class Grammar:
                 inner = INNER.get(move.machine)
                 if inner is not None and _OPEN[inner](self, event):
                     raise GrammarError(event.type, f"a {inner} of the {move.machine} is open (seq {self.seq + 1})")
+        kind = _NAMES.get(event.type)
+        if kind is not None and getattr(event, kind) in self.ids[kind]:
+            raise GrammarError(
+                event.type, f"{kind} id {getattr(event, kind)!r} is not new in the session (seq {self.seq + 1})"
+            )
         extra = _EXTRA.get(event.type)
         reason = extra(self, event) if extra is not None else None
         if reason is not None:
@@ -237,6 +259,9 @@ class Grammar:
     def apply(self, record: Record) -> None:
         """Move. The event must have passed `check`."""
         self.seq = record.seq
+        kind = _NAMES.get(record.event.type)
+        if kind is not None:
+            self.ids[kind].add(getattr(record.event, kind))
         apply = _APPLY.get(record.event.type)
         if apply is not None:
             apply(self, record.event, record.t)
@@ -294,7 +319,8 @@ def _model_retry(grammar: Grammar, event: ModelRetry, t: float) -> None:
 def _model_message(grammar: Grammar, event: ModelMessage, t: float) -> None:
     step = cast(OpenStep, grammar.step)
     step.message = event
-    step.deltas.clear()
+    if event.stop != "cut":  # what a cut message leaves out is told by the turn's end
+        step.deltas.clear()
     for block in event.blocks:
         if isinstance(block, ToolUse):
             step.calls[block.id] = OpenCall(block)
@@ -307,7 +333,7 @@ def _tool_call(grammar: Grammar, event: ToolCall, t: float) -> None:
 
 def _tool_start(grammar: Grammar, event: ToolStart, t: float) -> None:
     call = grammar.calls[event.call]
-    call.state, call.started, call.effect = "running", t, event.effect
+    call.state, call.started, call.effect, call.answered = "running", t, event.effect, None
 
 
 def _tool_output(grammar: Grammar, event: ToolOutput, t: float) -> None:
@@ -315,6 +341,12 @@ def _tool_output(grammar: Grammar, event: ToolOutput, t: float) -> None:
     if call.output is None:
         call.output = Clip(LOG_OUTPUT_BYTES)
     call.output.add(event.text)
+    call.answered = None
+
+
+def _tool_checkpoint(grammar: Grammar, event: ToolCheckpoint, t: float) -> None:
+    call = grammar.calls[event.call]
+    call.checkpointed, call.answered = True, None
 
 
 def _tool_result(grammar: Grammar, event: ToolResult, t: float) -> None:
@@ -329,12 +361,11 @@ def _ask_opened(grammar: Grammar, event: AskOpened, t: float) -> None:
 
 
 def _ask_closed(grammar: Grammar, event: AskClosed, t: float) -> None:
-    opened = grammar.asks.pop(event.ask)
     call = grammar.calls[event.call]
-    del call.asks[event.ask]
+    del grammar.asks[event.ask], call.asks[event.ask]
     if event.answer == "withdrawn":
         call.withdrawn = True
-    elif opened.kind == "question":
+    else:
         call.answered = event
 
 
@@ -415,6 +446,10 @@ def _message_extra(grammar: Grammar, event: ModelMessage) -> str | None:
     return None
 
 
+def _tool_start_extra(grammar: Grammar, event: ToolStart) -> str | None:
+    return "an ask of the call is open" if grammar.calls[event.call].asks else None
+
+
 def _turn_end_extra(grammar: Grammar, event: TurnEnd) -> str | None:
     state = cast(OpenTurn, grammar.turn).state
     if (event.outcome == "interrupted") != (state == "cut"):
@@ -426,13 +461,24 @@ def _turn_end_extra(grammar: Grammar, event: TurnEnd) -> str | None:
     return None
 
 
+def _session_open_extra(grammar: Grammar, event: SessionOpen) -> str | None:
+    return f"format {event.format} is not known here" if event.format != 1 else None
+
+
+def _inbox_canceled_extra(grammar: Grammar, event: InboxCanceled) -> str | None:
+    return "a notice is never dropped" if isinstance(grammar.items[event.item], TaskEnded) else None
+
+
 def _session_close_extra(grammar: Grammar, event: SessionClose) -> str | None:
     left = [task.task for task in grammar.tasks.values() if task.lifetime == "session"]
     return f"tasks of lifetime session are running: {', '.join(left)}" if left else None
 
 
 _EXTRA: Mapping[str, Callable[[Grammar, Any], str | None]] = {
+    "session/open": _session_open_extra,
+    "inbox/canceled": _inbox_canceled_extra,
     "model/message": _message_extra,
+    "tool/start": _tool_start_extra,
     "turn/end": _turn_end_extra,
     "session/close": _session_close_extra,
 }
@@ -451,6 +497,7 @@ _APPLY: Mapping[str, Callable[[Grammar, Any, float], None]] = {
     "tool/call": _tool_call,
     "tool/start": _tool_start,
     "tool/output": _tool_output,
+    "tool/checkpoint": _tool_checkpoint,
     "tool/result": _tool_result,
     "ask/opened": _ask_opened,
     "ask/closed": _ask_closed,

@@ -25,6 +25,7 @@ from .events import (
 )
 from .grammar import ClosedCall, Grammar, OpenCall, OpenStep, OpenTurn
 from .messages import Text, ToolUse
+from .text import is_blank
 from .wording import CalledFacts, CallFacts, TurnFacts, Wording
 
 __all__ = ["INTERRUPTION", "Ending", "closers", "partial_message"]
@@ -112,17 +113,22 @@ class _Closing:
             cause=self.ending.cause,
             output=call.output.text() if call.output is not None else "",
             effect=call.effect,
+            resumable=call.checkpointed,
         )
-        status: ResultStatus
+        said = call.answered
+        status: ResultStatus = "unknown" if call.state == "running" else "not_started"
         if call.asks or call.withdrawn:
             status = "withdrawn"
-        elif call.answered is not None and call.answered.answer == "dismissed":
-            status = "dismissed"
-        elif call.answered is not None:
-            # The person did answer; only the result that carries it is missing.
-            return "ok", call.answered.text or self.wording.empty()
-        else:
-            status = "unknown" if call.state == "running" else "not_started"
+        elif said is not None and call.state == "running":
+            # The person did answer. Only the result is missing, unless the tool went on to do something with it.
+            if call.effect == "effect":
+                facts = attrs.evolve(facts, answer=said.text or said.answer)
+            elif said.answer == "dismissed":
+                status = "dismissed"
+            else:
+                return "ok", said.text if not is_blank(said.text) else self.wording.empty()
+        elif said is not None and said.answer not in ("allow", "allow_always"):
+            status, facts = "denied", attrs.evolve(facts, error=said.text)
         return status, self.wording.result(status, facts)
 
     def close_turn(self) -> None:
@@ -153,17 +159,15 @@ class _Closing:
         )
 
     def cut_calls(self) -> list[str]:
-        step = self.grammar.step
-        if step is None or step.message is not None:
-            return []
-        ended = {delta.block for delta in step.deltas if delta.part == "end"}
-        return [
-            delta.name for delta in step.deltas if delta.part == "call" and delta.name and delta.block not in ended
-        ]
+        # Of the last step, closed or not: a crash may have come in the middle of an earlier recovery.
+        deltas = self.turn.last.deltas if self.turn.last is not None else []
+        ended = {delta.block for delta in deltas if delta.part == "end"}
+        names = {delta.block: delta.name for delta in deltas if delta.part == "call" and delta.name}
+        return [name for block, name in names.items() if block not in ended]
 
     def answered(self) -> bool:
         message = self.message
-        if message is None or message.stop == "cut" or self.grammar.step is not None:
+        if message is None or message.stop in ("cut", "pause_turn") or self.grammar.step is not None:
             return False
         return not any(isinstance(block, ToolUse) for block in message.blocks)
 

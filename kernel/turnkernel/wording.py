@@ -41,6 +41,8 @@ class CallFacts:
     """What it had shown."""
     error: str = ""
     """What went wrong in it: an exception, a bad input, a hook's reason, a person's reason."""
+    answer: str = ""
+    """What a person had answered to its question."""
     effect: str = "effect"
     process: bool = False
     """Whether it ran a process."""
@@ -144,7 +146,8 @@ class Wording:
                 "It may have had its effect or not. Verify the state of things first, or ask the user; "
                 "do not retry blindly."
             )
-        return f"[Unknown] {facts.name} was started, but no result was recorded. {care}{output_of(facts)}"
+        said = f" The user had answered its question with: {facts.answer}" if facts.answer else ""
+        return f"[Unknown] {facts.name} was started, but no result was recorded. {care}{said}{output_of(facts)}"
 
     def withdrawn(self, facts: CallFacts) -> str:
         """Its question was open when the turn stopped."""
@@ -196,8 +199,8 @@ class Wording:
     def bad_input(self, name: str, raw: str) -> str:
         """What came as input is no JSON object, or none that can be kept exactly."""
         return (
-            f"[Error] The input of this call of {name} was not a JSON object (without deep nesting, and with whole "
-            "numbers that 64 bits hold), so it was not run. It was:\n"
+            f"[Error] The input of this call of {name} was not a JSON object (without deep nesting, and whole "
+            "numbers within 64 bits), so it was not run. It was:\n"
             f"{clip(raw, 2048)}"
         )
 
