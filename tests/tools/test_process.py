@@ -14,8 +14,10 @@ import trio
 import trio.testing
 
 from turnkernel.causes import Urgency
-from turnkernel_tools import family, process
+from turnkernel_tools import family, group, hold, process
+from turnkernel_tools.group import Grouped
 from turnkernel_tools.process import NotStartedError, ProcessEnd, run_process
+from turnkernel_tools.tree import Kept
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="what is left alive is counted in /proc; a Linux machine would run it"
@@ -23,6 +25,16 @@ pytestmark = pytest.mark.skipif(
 
 # A guard against hanging only; no test depends on how long anything takes.
 GUARD = 20.0
+
+only_group = pytest.mark.parametrize("tier", ["group"], indirect=True)
+
+
+@pytest.fixture(params=["tree", "group"], autouse=True)
+def tier(request, monkeypatch) -> str:
+    """The containment that is wanted by all who don't say which."""
+    monkeypatch.setitem(run_process.__kwdefaults__, "tier", request.param)
+    return request.param
+
 
 IGNORING = "trap '' TERM; echo ready; while :; do sleep 60; done"
 DAEMON = f"""{sys.executable} -c 'import os, time
@@ -337,17 +349,26 @@ async def test_a_call_that_is_to_end_now_is_confirmed_all_the_same(ctx):
 
 async def test_a_cancel_while_the_output_is_drained_is_obeyed(ctx, monkeypatch):
     monkeypatch.setattr(process, "DRAIN_SECONDS", 3600.0)
+    exit_seen = trio.Event()
+
+    def telling(exited):
+        async def wrapper(self) -> None:
+            await exited(self)
+            exit_seen.set()
+
+        return wrapper
+
+    for holds in Kept, Grouped:
+        monkeypatch.setattr(holds, "exited", telling(holds.exited))
 
     async def body() -> None:
         with ctx.cut:
-            await run(
-                ctx, "(while ! grep -q ') Z ' /proc/$$/stat; do :; done; echo ready; exec sleep 600) & exit 0"
-            )
+            await run(ctx, "sleep 600 & exit 0")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(body)
-        await ctx.saw("ready\n")  # the command has exited ...
-        await trio.testing.wait_all_tasks_blocked()  # ... and that was seen: output is all that is waited for
+        await exit_seen.wait()
+        await trio.testing.wait_all_tasks_blocked()  # output is all that is waited for
         ctx.cancel()
     assert ctx.cut.cancelled_caught
     assert ctx.alive() == []
@@ -361,6 +382,7 @@ async def test_a_cancel_before_the_start_starts_nothing(ctx, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@only_group
 async def test_a_cancel_while_the_process_is_being_started_loses_no_process(ctx, monkeypatch):
     before = open_files()
     starting = trio.Event()
@@ -372,7 +394,7 @@ async def test_a_cancel_while_the_process_is_being_started_loses_no_process(ctx,
             cancelled.wait()
             super().__init__(*args, **options)
 
-    monkeypatch.setattr(process.subprocess, "Popen", SlowPopen)
+    monkeypatch.setattr(group.subprocess, "Popen", SlowPopen)
 
     async def body() -> None:
         with ctx.cut:
@@ -442,8 +464,9 @@ async def test_a_sink_that_fails_ends_the_process_first(ctx):
     assert ctx.alive() == []
 
 
+@only_group
 async def test_what_can_not_be_stopped_is_named(ctx, monkeypatch):
-    monkeypatch.setattr(process, "KILL_SECONDS", 0.05)
+    monkeypatch.setattr(hold, "KILL_SECONDS", 0.05)
     monkeypatch.setattr(family.MarkedFamily, "send", lambda *_: None)
     with pytest.warns(ResourceWarning, match="still running"):
         await cut(ctx, "echo ready; exec sleep 600", grace_seconds=0.05)
@@ -458,9 +481,10 @@ async def test_what_can_not_be_stopped_is_named(ctx, monkeypatch):
     os.waitpid(pid, 0)  # noqa: ASYNC222 - it is dead
 
 
+@only_group
 async def test_without_proc_and_pidfd_the_process_group_is_ended(ctx, new_ctx, monkeypatch):
-    monkeypatch.setattr(process, "family_of", lambda leader, mark, reap: family.GroupFamily(leader, reap))
-    monkeypatch.setattr(process, "_pidfd", lambda pid: None)
+    monkeypatch.setattr(group, "family_of", lambda leader, mark, reap: family.GroupFamily(leader, reap))
+    monkeypatch.setattr(group, "_pidfd", lambda pid: None)
     end = await run(ctx, "echo ok; exit 4")
     assert (end.exit_code, ctx.output) == (4, "ok\n")
     # One process each time: without /proc an orphan that init has not reaped yet can't be told from a living one.

@@ -7,6 +7,7 @@ from turnkernel.tool import Tool
 
 from .ask import ask_tool
 from .bash import bash_tool
+from .containment import Tier, containment
 from .files import edit_file_tool, read_file_tool, write_file_tool
 from .function import FunctionTool, tool
 from .process import NotStartedError, ProcessEnd, run_process
@@ -15,8 +16,10 @@ __all__ = [
     "FunctionTool",
     "NotStartedError",
     "ProcessEnd",
+    "Tier",
     "ask_tool",
     "bash_tool",
+    "containment",
     "edit_file_tool",
     "read_file_tool",
     "run_process",
@@ -26,15 +29,18 @@ __all__ = [
 ]
 
 
-def standard_tools(root: str | Path, *, grace_seconds: float = 2.0, hidden: Collection[str] = ()) -> list[Tool]:
+def standard_tools(
+    root: str | Path, *, grace_seconds: float = 2.0, hidden: Collection[str] = (), tier: Tier = "tree"
+) -> list[Tool]:
     """`bash`, `read_file`, `write_file`, `edit_file` and `ask_user`, working in `root`.
 
     The file tools can't leave `root`; `bash` only starts there. `grace_seconds` lie between SIGTERM and SIGKILL;
-    `hidden` names environment variables that commands do not get, besides the providers' keys.
+    `hidden` names environment variables that commands do not get, besides the providers' keys. `tier` is the
+    containment of processes that is wanted; `containment(tier)` tells which is in force here.
     """
     place = Path(root)
     return [
-        bash_tool(place, grace_seconds=grace_seconds, hidden=hidden),
+        bash_tool(place, grace_seconds=grace_seconds, hidden=hidden, tier=tier),
         read_file_tool(place),
         write_file_tool(place),
         edit_file_tool(place),

@@ -8,6 +8,7 @@ from typing import Annotated
 from turnkernel.text import Clip
 from turnkernel.tool import Tool, ToolContext, ToolOutput
 
+from .containment import Tier
 from .function import tool
 from .process import NotStartedError, ProcessEnd, run_process, signal_name
 
@@ -17,11 +18,14 @@ KEPT_BYTES = 31 * 1024
 """Of the output, for the model: what the kernel lets through, less room for what is said about its end."""
 
 
-def bash_tool(root: Path, *, grace_seconds: float = 2.0, hidden: Collection[str] = ()) -> Tool:
+def bash_tool(
+    root: Path, *, grace_seconds: float = 2.0, hidden: Collection[str] = (), tier: Tier = "tree"
+) -> Tool:
     """The tool `bash {command, timeout_seconds?, background?}`, working in `root`.
 
     `root` is where commands start, not a wall: a command can go where the user can. `hidden` names further
-    environment variables that commands do not get. `grace_seconds` lie between SIGTERM and SIGKILL.
+    environment variables that commands do not get. `grace_seconds` lie between SIGTERM and SIGKILL. `tier` is
+    the containment that is wanted.
 
     Under cancellation the command and all that it started are ended, see `run_process`; what it had printed is in
     the log.
@@ -58,6 +62,7 @@ def bash_tool(root: Path, *, grace_seconds: float = 2.0, hidden: Collection[str]
                 hidden=hidden,
                 timeout_seconds=timeout_seconds,
                 grace_seconds=grace_seconds,
+                tier=tier,
             )
         except NotStartedError as error:
             return ToolOutput(f"The command could not be started: {error}", is_error=True)
@@ -71,10 +76,9 @@ def _output(text: str, end: ProcessEnd) -> ToolOutput:
     if notes and text and not text.endswith("\n"):
         text += "\n"
     text += "\n".join(notes)
-    failed = end.timed_out or end.exit_code != 0
-    return ToolOutput(
-        text if text.strip() else "(no output)", is_error=failed, status="timed_out" if end.timed_out else None
-    )
+    failed = end.timed_out or end.stopped is not None or end.exit_code != 0
+    status = "timed_out" if end.timed_out else None if end.stopped is None else "stopped"
+    return ToolOutput(text if text.strip() else "(no output)", is_error=failed, status=status)
 
 
 def _notes(end: ProcessEnd) -> list[str]:
@@ -82,6 +86,8 @@ def _notes(end: ProcessEnd) -> list[str]:
     notes: list[str] = []
     if end.timed_out:
         notes.append(f"[Timed out after {end.seconds:.1f} s: the command was stopped before it had ended]")
+    elif end.stopped is not None:
+        notes.append(f"[The command and all that it started were stopped: {end.stopped}. It may have had effects]")
     elif end.signal is not None:
         notes.append(f"[The command was killed by {end.signal} ({end.exit_code})]")
     elif end.exit_code is not None and end.exit_code != 0:

@@ -4,8 +4,9 @@ import ctypes
 import os
 import select
 import signal
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 
 __all__ = [
     "CHILDREN",
@@ -120,10 +121,10 @@ def send(number: int, process: Process) -> None:
             os.close(fd)
 
 
-def named(processes: Iterable[Process]) -> Sequence[Named]:
+def named(processes: Iterable[Process]) -> list[Named]:
     """For a person, and not more than fit into a report."""
-    lines = [(pid, _read(f"/proc/{pid}/cmdline") or _read(f"/proc/{pid}/comm")) for pid, _ in processes]
-    return [(pid, line[:_NAME_BYTES]) for pid, line in lines[:NAMED]]
+    lines = ((pid, _read(f"/proc/{pid}/cmdline") or _read(f"/proc/{pid}/comm")) for pid, _ in processes)
+    return [(pid, line[:_NAME_BYTES]) for pid, line in islice(lines, NAMED)]
 
 
 def reap() -> tuple[dict[int, int], bool]:

@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from .below import LONGEST_PAUSE, SHORTEST_PAUSE, Named, News, Process, named, reap, send, walk
 
@@ -17,7 +15,7 @@ LEFT_SECONDS = 0.8
 """How long the system may take to end processes after SIGKILL before they are reported as left."""
 
 
-def say(channel: int, *report: Any) -> None:
+def say(channel: int, *report: str | int | list[Named] | None) -> None:
     """Tell the kernel of a call. If it is gone or has given up the call, nobody is told."""
     with suppress(OSError):
         os.write(channel, marshal.dumps(report))
@@ -35,7 +33,7 @@ class Keeper:
         self._bound = 0.0
         self._pause = SHORTEST_PAUSE
         self._told: set[Process] = set()
-        self._killed: Sequence[Named] = ()
+        self._killed: list[Named] = []
         self._why: str | None = None
 
     def __repr__(self) -> str:
@@ -107,10 +105,12 @@ class Keeper:
             for process in walk(os.getpid()):
                 send(signal.SIGKILL, process)
         elif self._sent == signal.SIGTERM:
-            newborn = [process for process in walk(os.getpid()) if process not in self._told]
-            self._told.update(newborn)
+            alive = set(walk(os.getpid()))
+            if alive & self._told:  # what is born meanwhile may be their way to clean up
+                return
+            self._told = alive
             for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process would keep the SIGTERM pending
-                for process in newborn:
+                for process in alive:
                     send(number, process)
 
     def _seconds(self) -> float | None:

@@ -1,0 +1,92 @@
+"""What starting a process needs, and what holds the processes of a call then, in whatever tier. Types only."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from turnkernel.text import printable
+
+__all__ = ["KILL_SECONDS", "Hold", "NotStartedError", "Task"]
+
+KILL_SECONDS = 2.0
+"""How long the system may take to end processes after SIGKILL before they are named as survivors."""
+
+
+class NotStartedError(Exception):
+    """The caller's, or the system's: there is no such program or directory, an argument can't be passed on ..."""
+
+    def __init__(self, why: str, left: Sequence[str] = ()) -> None:
+        super().__init__(why)
+        self.left = left
+        """What may have been started all the same, and could not be stopped."""
+
+
+@attrs.frozen
+class Task:
+    """What to run."""
+
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+    mark: str
+    """The last word of `MARK` in `env`: all that descend from the process have it, unless they take it out."""
+    outputs: tuple[int, int]
+    """Descriptors for standard output and error. Whoever starts it closes none of them."""
+
+    def named(self, pid: int) -> str:
+        """The process, for a person."""
+        return f"pid {pid} {printable(' '.join(self.argv))[:200]}"
+
+
+class Hold(Protocol):
+    """The processes of one call. Valid until `close`; then all it has is closed and reaped."""
+
+    @property
+    def name(self) -> str:
+        """The call's own process, for a person."""
+        ...
+
+    @property
+    def told(self) -> Sequence[str]:
+        """What was alive when it was first told to end."""
+        ...
+
+    @property
+    def killed(self) -> Sequence[str]:
+        """What SIGKILL has ended."""
+        ...
+
+    @property
+    def left(self) -> Sequence[str]:
+        """What could not be stopped."""
+        ...
+
+    @property
+    def why(self) -> str | None:
+        """Why it was ended, when nobody here wanted that."""
+        ...
+
+    async def exited(self) -> None:
+        """Wait until the call's own process has exited. Cancellable."""
+        ...
+
+    def is_over(self) -> bool:
+        """Whether it is certain that nothing is alive."""
+        ...
+
+    async def terminate(self) -> None:
+        """SIGTERM and SIGCONT to all there are, and again to who is left when those are gone. Cancellable.
+
+        Until nothing is left. What is born meanwhile is not told at once: it may be how they clean up.
+        """
+        ...
+
+    async def kill(self) -> None:
+        """SIGKILL until nothing is left, for `KILL_SECONDS` at most. No cancel cuts it."""
+        ...
+
+    def close(self) -> int | None:
+        """Let go; how the call's own process exited, a signal counting below zero. None when that is not known."""
+        ...
