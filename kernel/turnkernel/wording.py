@@ -259,8 +259,8 @@ class Wording:
 
 
 _CALL_LINES: Mapping[str, str] = {
-    "ok": "{name} had run{seconds} and has its result.",
-    "error": "{name} had run{seconds} and failed.",
+    "ok": "{name} had run{long} and has its result.",
+    "error": "{name} had run{long} and failed.",
     "not_started": "{name} did not start.",
     "stopped": "{name} was running and was stopped{seconds}.",
     "timed_out": "{name} was stopped by its time limit{seconds}.",
@@ -271,7 +271,10 @@ _CALL_LINES: Mapping[str, str] = {
 
 def _call_line(call: CalledFacts) -> str:
     line = _CALL_LINES.get(call.status, "{name}: {status}.")
-    return line.format(name=call.name, seconds=for_seconds(call.seconds), status=call.status.replace("_", " "))
+    after = for_seconds(call.seconds)
+    return line.format(
+        name=call.name, seconds=after, long=after.replace("after", "for"), status=call.status.replace("_", " ")
+    )
 
 
 class Terse(Wording):
