@@ -32,6 +32,7 @@ __all__ = [
     "PassedOver",
     "Record",
     "ResultStatus",
+    "Salvaged",
     "SessionClose",
     "SessionOpen",
     "StepEnd",
@@ -85,6 +86,18 @@ class PassedOver:
 
 
 @attrs.frozen
+class Salvaged:
+    """The log was damaged, and goes on from before the damage; the rest is passed over."""
+
+    reason: str
+    """What was wrong, and in which line."""
+    file: str
+    """Where a copy of the rest is: the name of a file beside the log, or its suffix where there is no file."""
+    records: int
+    """Whole records in the rest, which are no part of the session any more."""
+
+
+@attrs.frozen
 class Parent:
     """The session and call that a child session belongs to."""
 
@@ -121,6 +134,8 @@ class SessionOpen:
     format: int = 1
     parent: Parent | None = None
     passed_over: tuple[PassedOver, ...] = ()
+    salvaged: Salvaged | None = None
+    """Set by an opening that was told to salvage, and had to."""
 
 
 @attrs.frozen

@@ -6,27 +6,40 @@ waits. Whoever acts on a flush that was waited for asks the cancel again: it may
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
 
-from .codec import BadLineError, cleaned, decode, encode, passed_over
-from .errors import GrammarError, LogDamagedError, LogFailedError
-from .events import EVENT_TYPES, Event, PassedOver, Record, SessionOpen
+from .codec import cleaned, decode, encode
+from .errors import LogFailedError
+from .events import EVENT_TYPES, Event, ModelMessage, PassedOver, Record, Salvaged, SessionOpen
 from .grammar import Grammar
+from .loading import MARK_EVERY, Loader
+from .records import read_records, rest_of
 from .store import Store, lines
 
-__all__ = ["Fold", "Journal", "RecordCursor", "microseconds", "read_records", "refusal"]
+__all__ = ["Fold", "Journal", "RecordCursor", "microseconds", "read_records"]
 
 _WINDOW = 4096
 """How many records are kept in memory for cursors; older ones are read from the store."""
-_MARK_EVERY = 1024
+_BATCH = 256
+"""How many a cursor is given at once."""
 
 
 def microseconds(seconds: float) -> float:
     """Seconds (not negative) as the log keeps them, to the microsecond; in a third of the time of `round`."""
     return int(seconds * 1e6 + 0.5) / 1e6
+
+
+_CLOSERS = frozenset(
+    ("model/message", "ask/closed", "tool/result", "step/end", "turn/end", "inbox/canceled", "session/close")
+)
+"""What closes something that is open. Of `model/message` only the one that a cut stream leaves."""
+
+
+def _closes(event: Event) -> bool:
+    return event.type in _CLOSERS and (not isinstance(event, ModelMessage) or event.synthetic)
 
 
 class Fold(Protocol):
@@ -42,48 +55,6 @@ class Fold(Protocol):
         ...
 
 
-def read_records(store: Store) -> Iterator[tuple[int, Record | PassedOver]]:
-    """The records of a log with their offsets; what an opening has named as passed over is left out.
-
-    A tail that is no record (torn by a crash, not named yet) comes last, as a `PassedOver`. Raises
-    `LogDamagedError` for any other line that is no record. Does not check the grammar.
-    """
-    bad: list[tuple[int, PassedOver, LogDamagedError]] = []
-    for number, (offset, line, whole) in enumerate(lines(store), 1):
-        try:
-            record = decode(line)
-        except BadLineError as error:
-            damage = LogDamagedError(store.where, offset, number, str(error))
-            bad.append((offset, passed_over(offset, line), damage))
-            if len(bad) > 1:
-                raise bad[0][2] from None
-            continue
-        if bad:
-            named = record.event.passed_over if isinstance(record.event, SessionOpen) else ()
-            if bad[0][1] not in named:
-                raise bad[0][2]
-            bad.clear()
-        yield offset, record
-        if not whole:
-            return
-    if bad:
-        yield bad[0][0], bad[0][1]
-
-
-def refusal(grammar: Grammar, record: Record) -> str | None:
-    """Why a record that was read may not stand next in its log, or None."""
-    if record.seq != grammar.seq + 1:
-        return f"seq {record.seq} after {grammar.seq}"
-    expected = grammar.epoch + isinstance(record.event, SessionOpen)
-    if record.epoch != expected:
-        return f"epoch {record.epoch}, must be {expected}"
-    try:
-        grammar.check(record.event)
-    except GrammarError as error:
-        return str(error)
-    return None
-
-
 class Journal:
     """The only writer of a log.
 
@@ -97,6 +68,8 @@ class Journal:
         self.grammar = Grammar()
         self.failure: LogFailedError | None = None
         """Set once the log is closed for writing because a write or sync failed."""
+        self.full: LogFailedError | None = None
+        """Set once the disk is full: only what closes the running turn is taken, and then nothing."""
         self.on_failure: Callable[[], None] | None = None
         self.durability = durability
         self._store = store
@@ -104,7 +77,8 @@ class Journal:
         self._clock = clock
         self._opened_at = clock()
         self._window: deque[Record] = deque(maxlen=_WINDOW)
-        self._marks: list[tuple[int, int]] = []
+        self._loader = Loader(store, self.grammar, self._folds)
+        self._marks = self._loader.marks
         self._readers = trio.lowlevel.ParkingLot()
         self._synced = 0
         self._sync_error: OSError | None = None
@@ -137,24 +111,29 @@ class Journal:
     def load(self) -> PassedOver | None:
         """Read what is there, verify it, fold it; end it with a newline. Blocking.
 
-        Returns the name of a torn tail, for the `session/open` that must follow. Raises `LogDamagedError`.
+        Returns the name of a torn tail, for the `session/open` that must follow. Raises `LogDamagedError`, at
+        whose place `salvage` may go on, and OSError.
         """
-        tail: PassedOver | None = None
-        for offset, item in read_records(self._store):
-            if isinstance(item, PassedOver):
-                tail = item
-                break
-            self._take(offset, item)
+        try:
+            tail = self._loader.load()
+        finally:
+            self._synced = 0
         self._end_with_newline()
-        self._synced = 0
         return tail
 
-    def _take(self, offset: int, record: Record) -> None:
-        reason = refusal(self.grammar, record)
-        if reason is not None:
-            raise LogDamagedError(self.where, offset, record.seq, reason)
-        self.grammar.apply(record)
-        self._keep(offset, record)
+    def salvage(self) -> tuple[PassedOver, Salvaged]:
+        """After `LogDamagedError`: go on from before the damage. Blocking; the log itself is not touched.
+
+        The rest is copied to a file beside the log, and named for the `session/open` that must follow: until that
+        is written the log is as damaged as it was. Raises OSError.
+        """
+        damage = self._loader.damage
+        assert damage is not None
+        rest = rest_of(self._store, damage.offset)
+        name = self._store.keep_aside(damage.offset)
+        self._loader.pass_over(rest)
+        self._end_with_newline()
+        return rest.name, Salvaged(f"line {damage.line}: {damage.reason}", name, rest.records)
 
     def _end_with_newline(self) -> None:
         size = self._store.size
@@ -168,29 +147,50 @@ class Journal:
         """Add events, all in one write. Synchronous; calls nobody.
 
         Raises `GrammarError` for an event that may not stand there (those before it are in the log), and
-        `LogFailedError` when the write fails or the log is closed for writing already: then nothing was added.
+        `LogFailedError` when the write fails, the disk is full, or the log is closed for writing already: then
+        nothing was added. On a full disk what closes the running turn is still taken, into the reserve.
         """
         if self._sync_error is not None and self.failure is None:
             self._fail("flush", self._sync_error)
         if self.failure is not None:
             raise self.failure
-        grammar, now = self.grammar, self.now()
         entries: list[tuple[Record, bytes]] = []
         try:
-            for event in events:
-                grammar.check(event)
-                epoch = grammar.epoch + isinstance(event, SessionOpen)
-                record = Record(grammar.seq + 1, epoch, now, event)
-                try:
-                    line = encode(record)
-                except TypeError:
-                    record = Record(record.seq, epoch, now, cleaned(event))
-                    line = encode(record)
-                grammar.apply(record)
-                entries.append((record, line))
+            self._prepare(events, entries)
         finally:
             if entries:
                 self._write(entries)
+            if self.full is not None and self.grammar.turn is None:
+                self._close_for_writing(self.full)
+
+    def _prepare(self, events: tuple[Event, ...], entries: list[tuple[Record, bytes]]) -> None:
+        """Check, encode and move the grammar, event by event, as far as they may stand there and fit."""
+        grammar, now, size = self.grammar, self.now(), 0
+        for event in events:
+            grammar.check(event)
+            epoch = grammar.epoch + isinstance(event, SessionOpen)
+            record = Record(grammar.seq + 1, epoch, now, event)
+            try:
+                line = encode(record)
+            except TypeError:
+                record = Record(record.seq, epoch, now, cleaned(event))
+                line = encode(record)
+            size += len(line)
+            self._make_room(event, size)
+            grammar.apply(record)
+            entries.append((record, line))
+
+    def _make_room(self, event: Event, size: int) -> None:
+        """Raise `LogFailedError` if the disk is full and the event is no closer."""
+        if self.full is None:
+            try:
+                self._store.make_room(size)
+            except OSError as error:
+                # The log is not closed for writing yet: what closes the turn is to come, and has its room.
+                self.full = self._failure("append", error)
+                self._wake()
+        if self.full is not None and not _closes(event):
+            raise self.full
 
     def _write(self, entries: list[tuple[Record, bytes]]) -> None:
         offset = self._store.size
@@ -205,20 +205,28 @@ class Journal:
             self._readers.unpark_all()
 
     def _keep(self, offset: int, record: Record) -> None:
-        if not (record.seq - 1) % _MARK_EVERY:
+        if record.seq % MARK_EVERY == 1:
             self._marks.append((record.seq, offset))
         self._window.append(record)
         for apply in self._folds[record.event.type]:
             apply(record)
 
+    def _failure(self, what: str, error: OSError) -> LogFailedError:
+        return LogFailedError(what, self.where, error.strerror or str(error), self.seq - self._synced)
+
     def _fail(self, what: str, error: OSError) -> LogFailedError:
-        reason = error.strerror or str(error)
-        self.failure = LogFailedError(what, self.where, reason, self.seq - self._synced)
+        return self._close_for_writing(self._failure(what, error))
+
+    def _close_for_writing(self, failure: LogFailedError) -> LogFailedError:
+        self.failure = failure
+        self._wake()
+        return failure
+
+    def _wake(self) -> None:
         self._readers.unpark_all()
         self._flushers.unpark_all()
         if self.on_failure is not None:
             self.on_failure()
-        return self.failure
 
     # ---------------------------------------------------------------------------------------------- flush
 
@@ -226,23 +234,26 @@ class Journal:
         """Return when everything appended before the call is as durable as the mode promises.
 
         The first who waits syncs for all who wait. May be cancelled: the sync itself goes on in its thread, and
-        its failure is kept. Raises `LogFailedError`.
+        its failure is kept. A sync that failed is never tried again: a disk tells of an error once, and says yes
+        the next time with the bytes gone. Raises `LogFailedError`; on a full disk after what closes the turn was
+        synced.
         """
         target = self.seq
-        if self.failure is not None:
+        if self.failure is not None and self.failure is not self.full:
             raise self.failure
         if self.durability != "power" or self._synced >= target:
             await trio.lowlevel.checkpoint()
-            return
-        while self._synced < target:
-            if self._syncing:
-                await self._flushers.park()
-            else:
-                await self._sync()
+        while self.durability == "power" and self._synced < target:
+            if self._sync_error is None:
+                await (self._flushers.park() if self._syncing else self._sync())
             if self._sync_error is not None and self.failure is None:
                 self._fail("flush", self._sync_error)
-            if self.failure is not None:
+            if self.failure is not None and self.failure is not self.full:
                 raise self.failure
+            if self._sync_error is not None:
+                break
+        if self.full is not None:
+            raise self.full
 
     async def _sync(self) -> None:
         self._syncing = True
@@ -257,6 +268,8 @@ class Journal:
             self._flushers.unpark_all()
 
     def _sync_in_thread(self, upto: int) -> None:
+        if self._sync_error is not None:
+            return  # of a sync that was abandoned; this one had been waiting for it
         try:
             self._store.sync()
         except OSError as error:
@@ -268,22 +281,29 @@ class Journal:
 
     def records_from(self, seq: int) -> list[Record]:
         """Some records from number `seq` on, in order; empty where the log ends. Reads the store if it must."""
-        window = self._window
-        if seq > self.seq or self.seq == 0:
+        if seq > self.seq:
             return []
-        first = window[0].seq
-        if seq >= first:
-            return [window[index] for index in range(seq - first, min(seq - first + 256, len(window)))]
+        window = self._window
+        first = window[0].seq if window else self.seq + 1
+        found = self._read_from(seq, first) if seq < first else []
+        if len(found) < _BATCH and window:
+            begin = max(seq - first, 0)
+            found += [window[index] for index in range(begin, min(begin + _BATCH - len(found), len(window)))]
+        return found
+
+    def _read_from(self, seq: int, until: int) -> list[Record]:
+        """A batch of records from the store, up to number `until`, which is in memory."""
         offset = next(at for number, at in reversed(self._marks) if number <= seq)
         found: list[Record] = []
-        for _, line, _ in lines(self._store, offset):
-            try:
-                record = decode(line)
-            except BadLineError:
-                continue  # named by an opening; `load` has verified that
+        after_gap = 0
+        for at, line, _ in lines(self._store, offset):
+            after_gap = self._loader.gaps.get(at, after_gap)
+            if at < after_gap:
+                continue
+            record = decode(line)
             if record.seq >= seq:
                 found.append(record)
-            if len(found) == 256 or record.seq + 1 >= first:
+            if len(found) == _BATCH or record.seq + 1 >= until:
                 break
         return found
 

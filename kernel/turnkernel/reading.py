@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from .errors import LogDamagedError
 from .events import Event, PassedOver, Record
 from .grammar import Grammar
-from .journal import read_records, refusal
+from .records import read_records, refusal
 from .repair import INTERRUPTION, closers
 from .replay import Context
-from .store import Store
+from .store import Source
 from .wording import DEFAULT, Wording
 
 __all__ = ["LogReader", "is_log"]
@@ -26,7 +26,7 @@ class LogReader:
     A live log may be read too: it ends wherever the store did when it was opened.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Source) -> None:
         self.grammar = Grammar()
         """What is open after the last record that may stand where it does."""
         self.context = Context()
@@ -38,30 +38,43 @@ class LogReader:
         self.refused: LogDamagedError | None = None
         """The first record that is whole and may not stand where it does. Those after it are still given."""
         self._store = store
+        self._reason: str | None = None
+        """Why the last whole record that was looked at may not stand where it does."""
 
     def __repr__(self) -> str:
         return f"<LogReader {self._store.where} seq={self.grammar.seq}>"
 
     def __iter__(self) -> Iterator[Record]:
         try:
-            for offset, item in read_records(self._store):
+            for _, item in read_records(self._store, self._refusal):
                 if isinstance(item, PassedOver):
                     self.tail = item
                 else:
-                    self._take(offset, item)
+                    self.grammar.apply(item)
+                    self.context.apply(item)
+                    yield item
+        except LogDamagedError as damage:
+            if damage.reason is self._reason:
+                self.refused = damage
+            else:
+                self.damage = damage
+        if self.refused is not None:
+            yield from self._rest(self.refused)
+
+    def _refusal(self, record: Record) -> str | None:
+        self._reason = refusal(self.grammar, record)
+        return self._reason
+
+    def _rest(self, refused: LogDamagedError) -> Iterator[Record]:
+        """What stands behind a record that may not stand where it does, and itself."""
+        try:
+            for _, item in read_records(self._store, offset=refused.offset, number=refused.line):
+                if isinstance(item, PassedOver):
+                    self.tail = item
+                else:
                     yield item
         except LogDamagedError as damage:
             self.damage = damage
-
-    def _take(self, offset: int, record: Record) -> None:
-        if self.refused is not None:
-            return
-        reason = refusal(self.grammar, record)
-        if reason is not None:
-            self.refused = LogDamagedError(self._store.where, offset, record.seq, reason)
-            return
-        self.grammar.apply(record)
-        self.context.apply(record)
 
     def closers(self, wording: Wording = DEFAULT) -> list[Event]:
         """What recovery would append, after the `session/open` of an opening, to close what is open."""
@@ -75,7 +88,7 @@ class LogReader:
         return context
 
 
-def is_log(store: Store) -> bool:
+def is_log(store: Source) -> bool:
     """Whether the bytes are a log's, be it torn or damaged: they begin as one, or there is a record near.
 
     What an opening for writing would take for the torn beginning of a log may be somebody's letter.

@@ -17,7 +17,7 @@ from .causes import Answer, Cause
 from .context import Checkpoints
 from .dispatch import stop_call
 from .driver import Driver
-from .errors import LogFailedError, SessionClosedError
+from .errors import LogDamagedError, LogFailedError, SessionClosedError
 from .events import (
     AskAnswer,
     Event,
@@ -25,6 +25,7 @@ from .events import (
     InboxQueued,
     Parent,
     PassedOver,
+    Salvaged,
     SessionClose,
     SessionOpen,
 )
@@ -75,7 +76,9 @@ class Session:
         self._accepting = True
 
     def __repr__(self) -> str:
-        return f"<Session {self._kernel.journal.where} {self.status().state} seq={self._kernel.journal.seq}>"
+        turn = self._kernel.grammar.turn
+        state = "rest" if turn is None else f"{turn.id} {turn.state}"
+        return f"<Session {self._kernel.journal.where} {state} seq={self._kernel.journal.seq}>"
 
     # ---------------------------------------------------------------------------------------------- input
 
@@ -266,14 +269,29 @@ async def _open_store(path: str | PathLike[str] | Store | None, durability: str)
     return path, durability
 
 
-async def _load(journal: Journal, store: Store) -> PassedOver | None:
+def _loaded(journal: Journal, salvage: bool) -> tuple[PassedOver | None, Salvaged | None]:
+    try:
+        return journal.load(), None
+    except LogDamagedError:
+        if not salvage:
+            raise
+    return journal.salvage()
+
+
+async def _load(journal: Journal, store: Store, salvage: bool) -> tuple[PassedOver | None, Salvaged | None]:
     if isinstance(store, MemoryStore):
-        return journal.load()
+        return _loaded(journal, salvage)
     # A long log must not hold up other sessions of this trio run.
-    return await trio.to_thread.run_sync(journal.load)
+    return await trio.to_thread.run_sync(_loaded, journal, salvage)
 
 
-def _opening(journal: Journal, containment: str, parent: Parent | None, tail: PassedOver | None) -> SessionOpen:
+def _opening(
+    journal: Journal,
+    containment: str,
+    parent: Parent | None,
+    passed_over: PassedOver | None,
+    salvaged: Salvaged | None,
+) -> SessionOpen:
     known = journal.grammar.opened
     return SessionOpen(
         known.session if known is not None else new_session_id(),
@@ -281,7 +299,8 @@ def _opening(journal: Journal, containment: str, parent: Parent | None, tail: Pa
         journal.durability,
         containment,
         parent=parent or (known.parent if known is not None else None),
-        passed_over=(tail,) if tail is not None else (),
+        passed_over=(passed_over,) if passed_over is not None else (),
+        salvaged=salvaged,
     )
 
 
@@ -297,12 +316,15 @@ async def open_session(
     containment: str = "none",
     parent: Parent | None = None,
     journal_type: type[Journal] = Journal,
+    salvage: bool = False,
 ) -> AsyncGenerator[Session, None]:
     """Open a log for writing, repair what a crash left, and run its turns inside the block.
 
     `path` is the log's file, None for a log in memory, or a `Store`. Leaving the block, or a cancel around it,
     takes no more input, ends the turn (cause `shutdown` or `host`), writes `session/close`, flushes, unlocks.
     An opening never calls the model: what was queued waits for the next input or for `go_on()`.
+    With `salvage` a damaged log goes on from before the damage: the rest stays where it is, is copied to a file
+    beside the log, and is passed over, which `session/open` says.
 
     Raises `SessionLiveError` where another kernel has the log open, `LogDamagedError` where it can't be read,
     OSError where the file system refuses; from the block `LogFailedError` and `InternalError`. What the block
@@ -316,9 +338,9 @@ async def open_session(
         store, durability=durability, folds=(context, checkpoints, gate, status), clock=trio.current_time
     )
     try:
-        tail = await _load(journal, store)
+        passed_over, salvaged = await _load(journal, store, salvage)
         kernel = Kernel(journal, context, provider, tools, settings)
-        journal.append(_opening(journal, containment, parent, tail))
+        journal.append(_opening(journal, containment, parent, passed_over, salvaged))
         journal.append(*closers(journal.grammar, settings.wording, INTERRUPTION))
         await journal.flush()
     except BaseException:

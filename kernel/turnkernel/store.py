@@ -1,26 +1,28 @@
-"""Where the bytes of a log are: a file, or memory. The only module of the kernel that touches the file system.
+"""Where the bytes of a log are: a file, or memory. Blocking; no trio.
 
-A store appends whole writes, syncs, and reads back. It knows nothing of records. Blocking; no trio.
+A store appends whole writes, syncs, and reads back. It knows nothing of records. The file system is reached
+through `disk` only.
 """
 
 import errno
-import fcntl
-import io
-import os
-import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from .errors import SessionLiveError
+from .disk import DiskFile, File, ReadOnlyStore
 
-__all__ = ["FileStore", "MemoryStore", "ReadOnlyStore", "Store", "lines"]
+__all__ = ["RESERVE_BYTES", "FileStore", "MemoryStore", "ReadOnlyStore", "Source", "Store", "lines"]
 
+RESERVE_BYTES = 64 * 1024
+"""Kept free behind the end of a log, where the file system can, for what closes it when the disk is full."""
+_AHEAD = 256 * 1024
+"""Allocated in one go, so that few appends wait for it."""
 _CHUNK = 1 << 20
 
 
-class Store(Protocol):
-    """Bytes that are appended to. A failed write leaves the store as it was before it."""
+class Source(Protocol):
+    """Bytes that can be read."""
 
     @property
     def where(self) -> str:
@@ -32,16 +34,31 @@ class Store(Protocol):
         """Bytes that are in it."""
         ...
 
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`; empty at the end."""
+        ...
+
+
+class Store(Source, Protocol):
+    """Bytes that are appended to. A failed write leaves the store as it was before it."""
+
+    def make_room(self, size: int) -> None:
+        """See to it that `size` bytes fit, and the reserve behind them; raises OSError where the disk is full.
+
+        Where nothing can be reserved this does nothing, and a full disk shows in `write`.
+        """
+        ...
+
     def write(self, data: bytes) -> None:
-        """Append all of it or nothing; raises OSError."""
+        """Append all of it or nothing, in the reserve too; raises OSError."""
         ...
 
     def sync(self) -> None:
         """Return when everything written is on the disk; raises OSError. Called in a worker thread."""
         ...
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`; empty at the end."""
+    def keep_aside(self, offset: int) -> str:
+        """Copy everything from `offset` on to another place, durably; its name. Raises OSError."""
         ...
 
     def close(self) -> None:
@@ -56,11 +73,16 @@ class MemoryStore:
 
     def __init__(self, data: bytes = b"") -> None:
         self._data = bytearray(data)
+        self.aside: dict[str, bytes] = {}
+        """What was kept aside, by name."""
 
     @property
     def size(self) -> int:
         """Bytes that are in it."""
         return len(self._data)
+
+    def make_room(self, size: int) -> None:
+        """Nothing to do."""
 
     def write(self, data: bytes) -> None:
         """Append."""
@@ -73,173 +95,127 @@ class MemoryStore:
         """A part of it."""
         return bytes(self._data[offset : offset + size])
 
+    def keep_aside(self, offset: int) -> str:
+        """Into `aside`."""
+        name = _aside(self, offset)
+        self.aside[name] = bytes(self._data[offset:])
+        return name
+
     def close(self) -> None:
         """Nothing to do."""
 
 
 class FileStore:
-    """A log in a file of mode 0600, with its lock in a file beside it.
+    """A log in a file: whole writes or none, and a reserve for what closes it."""
 
-    One raw descriptor, opened with O_APPEND; never a buffered file, because bytes whose write was reported as
-    failed must not appear later. The lock is `flock` on `<path>.lock`: free after a `kill -9`, not inherited by
-    processes that are started (O_CLOEXEC), and not dropped when somebody reads the log, as `lockf` would be.
-    """
-
-    def __init__(self, path: Path, fd: int, lock: int) -> None:
-        self.path = path
-        self._fd = fd
-        self._lock = lock
-        self._size = os.fstat(fd).st_size
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._size = file.length()
+        self._allocated = self._size
+        """Where the blocks end that the disk holds for it."""
+        self._can_reserve = True
+        self._torn = False
+        """Whether there may be bytes behind `_size` that could not be cut off yet."""
 
     def __repr__(self) -> str:
-        return f"<FileStore {self.path} {self._size} bytes>"
+        return f"<{type(self).__name__} {self.where} {self._size} bytes>"
 
     @classmethod
     def open(cls, path: Path) -> "FileStore":
-        """Lock and open for writing, create it if it isn't there.
-
-        Raises `SessionLiveError` where somebody holds the lock, OSError where the file system refuses.
-        """
-        lock = _lock(path)
-        try:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-            try:
-                fd = os.open(path, flags)
-            except FileNotFoundError:
-                fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-                _sync_directory(path.parent)
-        except BaseException:
-            os.close(lock)
-            raise
-        return cls(path, fd, lock)
+        """Lock and open for writing, create it if it isn't there; see `DiskFile.open`."""
+        return cls(DiskFile.open(path))
 
     @property
     def where(self) -> str:
         """The path."""
-        return str(self.path)
+        return self._file.where
 
     @property
     def size(self) -> int:
         """Bytes of whole writes."""
         return self._size
 
+    def make_room(self, size: int) -> None:
+        """Allocate ahead of the end, without changing the file's length."""
+        need = self._size + size + RESERVE_BYTES
+        if need <= self._allocated or not self._can_reserve:
+            return
+        try:
+            self._allocate(need + _AHEAD)
+        except OSError:
+            self._allocate(need)
+
+    def _allocate(self, upto: int) -> None:
+        self._can_reserve = self._file.allocate(self._size, upto - self._size)
+        self._allocated = upto
+
     def write(self, data: bytes) -> None:
         """One write; what a short one left is cut off again before the error is raised."""
         try:
-            written = os.write(self._fd, data)
+            written = self._file.append(data)
         except OSError:
             # Nothing is known to have been written, but a signal or a driver may have let part of it through.
-            os.ftruncate(self._fd, self._size)
+            self._cut_back()
             raise
         if written != len(data):
-            os.ftruncate(self._fd, self._size)
+            self._cut_back()
             raise OSError(errno.ENOSPC, f"short write: {written} of {len(data)} bytes")
         self._size += written
 
-    def sync(self) -> None:
-        """fdatasync, or on macOS the barrier that reaches the medium."""
-        barrier = getattr(fcntl, "F_FULLFSYNC", None)
-        if barrier is not None:  # pragma: no cover - macOS
-            fcntl.fcntl(self._fd, barrier)
-        else:
-            os.fdatasync(self._fd)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """A part of the file."""
-        return os.pread(self._fd, size, offset)
-
-    def close(self) -> None:
-        """Close and unlock."""
-        os.close(self._fd)
-        os.close(self._lock)
-
-
-class ReadOnlyStore:
-    """A log in a file, to look at: takes no lock, changes nothing, and can be had while a kernel writes.
-
-    It ends where the file ended when it was opened, which in a live log may be inside a record.
-    """
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self._fd = fd
-        self.size = os.fstat(fd).st_size
-        """Bytes that were in it when it was opened."""
-
-    def __repr__(self) -> str:
-        return f"<ReadOnlyStore {self.path} {self.size} bytes>"
-
-    @classmethod
-    def open(cls, path: Path) -> "ReadOnlyStore":
-        """Open for reading. Raises OSError, also for what is no regular file; never waits for a pipe's writer."""
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISREG(mode):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "a directory" if stat.S_ISDIR(mode) else "not a regular file", str(path))
-        return cls(path, fd)
-
-    @property
-    def where(self) -> str:
-        """The path."""
-        return str(self.path)
-
-    def write(self, data: bytes) -> None:
-        """Refused: raises `io.UnsupportedOperation`, an OSError."""
-        raise io.UnsupportedOperation(f"{self.path} is open for reading only")
-
-    def sync(self) -> None:
-        """Refused, as `write` is."""
-        self.write(b"")
-
-    def read(self, offset: int, size: int) -> bytes:
-        """A part of what was there when it was opened. Raises OSError, which names the file."""
+    def _cut_back(self) -> None:
         try:
-            return os.pread(self._fd, max(0, min(size, self.size - offset)), offset)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from None
+            self._file.truncate(self._size)
+        except OSError:
+            self._torn = (
+                True  # tried again when it is closed; what fails then is for the next opening to pass over
+            )
+        else:
+            self._torn = False
+        self._allocated = self._size
+
+    def sync(self) -> None:
+        """The file's."""
+        self._file.sync()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A part of the file, up to the end of what was written whole."""
+        return self._file.read(offset, min(size, max(0, self._size - offset)))
+
+    def keep_aside(self, offset: int) -> str:
+        """Into a file beside it, of mode 0600."""
+        return self._file.put_beside(_aside(self, offset), _chunks(self, offset))
 
     def close(self) -> None:
-        """Close it."""
-        os.close(self._fd)
+        """Give back what is allocated and not used, close and unlock."""
+        if self._torn or self._allocated > self._size:
+            self._cut_back()
+        self._file.close()
 
 
-def _lock(path: Path) -> int:
-    lock_path = path.with_name(path.name + ".lock")
-    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise SessionLiveError(str(path)) from None
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
+def _chunks(store: Source, offset: int) -> Iterator[bytes]:
+    while chunk := store.read(offset, _CHUNK):
+        yield chunk
+        offset += len(chunk)
 
 
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _aside(store: Source, offset: int) -> str:
+    """The suffix of what is kept aside: the same bytes from the same place have the same."""
+    crc = 0
+    for chunk in _chunks(store, offset):
+        crc = zlib.crc32(chunk, crc)
+    return f".salvaged-{offset}-{crc:08x}"
 
 
-def lines(store: Store, offset: int = 0) -> Iterator[tuple[int, bytes, bool]]:
+def lines(store: Source, offset: int = 0) -> Iterator[tuple[int, bytes, bool]]:
     """The lines from `offset`: where each begins, its bytes without the newline, whether it had one.
 
     Memory is bounded by the longest line, not by the log.
     """
     rest = b""
-    start = offset
-    while chunk := store.read(start + len(rest), _CHUNK):
-        data = rest + chunk
-        pos = 0
-        while (end := data.find(b"\n", pos)) >= 0:
-            yield start + pos, data[pos:end], True
-            pos = end + 1
-        rest = data[pos:]
-        start += pos
+    while chunk := store.read(offset + len(rest), _CHUNK):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield offset, line, True
+            offset += len(line) + 1
     if rest:
-        yield start, rest, False
+        yield offset, rest, False

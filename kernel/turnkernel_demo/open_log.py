@@ -45,7 +45,7 @@ def say_how_it_ends(reader: LogReader, path: Path) -> None:
         tail = reader.tail
         note(f"{path}: torn: the last {tail.length} bytes, from byte {tail.offset}, are no record; passed over")
     if reader.refused is not None:
-        note(f"{path}: seq {reader.refused.line} (byte {reader.refused.offset}): {reader.refused.reason}")
+        note(f"{path}: line {reader.refused.line} (byte {reader.refused.offset}): {reader.refused.reason}")
     if reader.damage is not None:
         damage = reader.damage
         note(f"{path}: damaged: line {damage.line} (byte {damage.offset}): {damage.reason}; read up to there")

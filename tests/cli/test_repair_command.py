@@ -130,7 +130,7 @@ def test_whole_records_in_an_illegal_order_are_shown_and_not_repaired(
     log.write_bytes(bad)
     shown = invoke("show", "--json", log)
     assert (shown.exit_code, len(shown.stdout.splitlines())) == (1, len(lines) - 1)
-    assert "seq 8 (byte" in shown.stderr
+    assert "line 7 (byte" in shown.stderr
     context = invoke("context", log, "--wire", "anthropic")
     assert (context.exit_code, context.stdout.count('"role"')) == (1, 1)
     repaired = invoke("repair", log)
