@@ -18,10 +18,11 @@ import trio
 from turnkernel.tool import ToolContext
 
 from . import hold
-from .containment import Tier, refused
+from .containment import Tier
 from .group import start_grouped
 from .hold import Hold, NotStartedError, Task
 from .output import OnOutput, Pipe
+from .supervision import refused
 from .tree import start_kept
 
 __all__ = [

@@ -16,10 +16,10 @@ import trio
 from turnkernel.cancel import shield
 from turnkernel.text import printable
 
-from .containment import Supervisor, supervisor
 from .family import MarkedFamily
 from .group import kill_family
 from .hold import KILL_SECONDS, NotStartedError, Task
+from .supervision import Supervisor, supervisor
 
 __all__ = ["Kept", "start_kept"]
 
