@@ -24,9 +24,7 @@ FEW = Runs(
     calls=((1, 2), (3, 1)),
     streams=2,
     processes=1,
-    splits=1,
-    appends=2,
-    append_batch=3,
+    appends=6,
     short_turns=1,
     long_turns=2,
     steps=2,
@@ -88,14 +86,14 @@ def test_only_what_the_design_limits_is_judged(printed: str) -> None:
 def test_the_runs_are_as_many_as_were_asked_for(printed: str) -> None:
     runs = {figure["key"]: figure["runs"] for figure in json.loads(printed)["figures"]}
     assert runs["calls_1_ended"] == 2
-    assert runs["append"] == 2 * 3
+    assert runs["append"] == 6
     assert runs["load"] == 1
 
 
 def test_the_shares_add_up_to_what_was_measured(printed: str) -> None:
     by_key = {figure["key"]: figure for figure in json.loads(printed)["figures"]}
     shares = by_key["calls_3_ended"]["shares"]
-    assert len(shares) == 4
+    assert len(shares) == 5
     assert shares[0]["median"] == by_key["calls_3_ended"]["floor"]["median"]
 
 

@@ -1,6 +1,6 @@
 """From the cancel of N async calls to the end of their turn. Uses trio, and logs in a scratch folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from turnkernel.tool import Concurrency, Effect
 
 from .clocked import ClockedJournal
 from .figures import Figure, Limit, Share
-from .timing import Samples, Tick, interleaved, median_of, quiet
+from .timing import Series, Tick, interleaved, quiet
 
 __all__ = ["measure_calls"]
 
@@ -48,20 +48,9 @@ class _Sleeper:
         return ToolOutput("slept")
 
 
-@attrs.frozen
-class _Stopped:
-    """Seconds from the cancel."""
-
-    returned: float
-    """Until `cancel()` had returned."""
-    tasks_gone: float
-    ended: float
-    durable: float
-
-
-async def _bare(number: int) -> float:
-    """N sleepers in a nursery: seconds from its cancel until it has closed."""
-    began = 0.0
+async def _bare(number: int) -> Mapping[str, float]:
+    """N sleepers in a nursery: from its cancel until it has closed."""
+    began = returned = 0.0
     with ExitStack() as stack:
         async with trio.open_nursery() as nursery:
             for _ in range(number):
@@ -70,11 +59,12 @@ async def _bare(number: int) -> float:
             stack.enter_context(quiet())
             began = trio.current_time()
             nursery.cancel_scope.cancel()
-        return trio.current_time() - began
+            returned = trio.current_time()
+        return {"returned": returned - began, "ended": trio.current_time() - began}
 
 
-async def _kernel(number: int, scratch: Path, journal_type: type[Journal] = Journal) -> _Stopped:
-    """N calls of a session with its log on the disk: when what was reached."""
+async def _kernel(number: int, scratch: Path, journal_type: type[Journal] = Journal) -> Mapping[str, float]:
+    """N calls of a session with its log on the disk: from the cancel until each milestone."""
     tool = _Sleeper(number)
     asked = [ReplyCall(f"call_{n}", tool.name, {"seconds": _LONG}) for n in range(1, number + 1)]
     log = scratch / "calls.log"
@@ -89,53 +79,52 @@ async def _kernel(number: int, scratch: Path, journal_type: type[Journal] = Jour
         await tool.asleep.wait()
         await trio.testing.wait_all_tasks_blocked()
         with quiet():
-            ClockedJournal.appending = 0.0
             began = trio.current_time()
             receipt = session.cancel()
             returned = trio.current_time() - began
+            ClockedJournal.appending = 0.0
             reached = (await receipt.settled()).milestones
+            appending = ClockedJournal.appending
     log.unlink()
-    return _Stopped(returned, reached["tasks_gone"], reached["ended"], reached["durable"])
+    return {**reached, "returned": returned, "appending": appending}
 
 
-async def _shares(number: int, splits: int, scratch: Path, floor: float) -> list[Share]:
-    """Where the time of N calls goes, in runs of their own."""
-    stopped: list[_Stopped] = []
-    appending: list[float] = []
-    for _ in range(splits):
-        stopped.append(await _kernel(number, scratch, ClockedJournal))
-        appending.append(ClockedJournal.appending)
-    closing = median_of(one.ended - one.tasks_gone for one in stopped)
-    total, log = median_of(one.ended for one in stopped), median_of(appending)
-    rest = total - closing - log - floor
+def _shares(number: int, bare: Series, clocked: Series) -> Sequence[Share]:
+    """Where the time of N calls goes, from runs with a clock in every append."""
+    returning = clocked.median("returned") - bare.median("returned")
+    closing = clocked.median("ended") - clocked.median("tasks_gone")
+    floor, log = bare.median("ended"), clocked.median("appending")
+    rest = clocked.median("ended") - floor - returning - closing - log
     return [
-        Share("trio's own: as much as the bare nursery", floor),
-        Share(f"appending {number:,} results, each written by its call", log),
-        Share("the closing block: step/end, turn/end and its reminder", closing),
-        Share("the rest: a scope per call, wording, making the result", rest),
+        Share("trio's own, as much as the bare nursery takes", floor),
+        Share("cancel() itself, over the bare one: a scope more per call, turn/cancel", returning),
+        Share(f"append: {number:,} results, each written by its call", log),
+        Share("the closing block: step/end, and turn/end with its reminder", closing),
+        Share("the rest: leaving a scope and frames per call, wording, making the result", rest),
     ]
 
 
-async def measure_calls(number: int, runs: int, splits: int, scratch: Path, tick: Tick) -> list[Figure]:
+async def measure_calls(number: int, runs: int, scratch: Path, tick: Tick) -> list[Figure]:
     """The figures of N calls."""
-    bare, ours = await interleaved(runs, partial(_bare, number), partial(_kernel, number, scratch), tick)
-    floor = Samples(bare)
+    kernel = partial(_kernel, number, scratch)
+    bare, ours, clocked = await interleaved(
+        runs, tick, partial(_bare, number), kernel, partial(kernel, ClockedJournal)
+    )
     title = f"{number:,} async call{'s' if number > 1 else ''}"
-    shares = await _shares(number, splits, scratch, floor.median)
     ended = Figure(
         f"calls_{number}_ended",
         f"{title}: turn ended",
         "bare nursery with as many sleepers",
-        floor,
-        Samples([one.ended for one in ours]),
+        bare["ended"],
+        ours["ended"],
         _LIMITS.get(number),
-        shares=shares,
+        shares=_shares(number, bare, clocked),
     )
     durable = attrs.evolve(
         ended,
         key=f"calls_{number}_durable",
         title=f"{title}: durable",
-        subject=Samples([one.durable for one in ours]),
+        subject=ours["durable"],
         limit=None,
         shares=(),
     )

@@ -2,14 +2,17 @@
 
 import trio
 
-from turnkernel.events import Event
+from turnkernel.events import Event, TurnEnd
 from turnkernel.journal import Journal
 
 __all__ = ["ClockedJournal"]
 
 
 class ClockedJournal(Journal):
-    """Adds up the time inside `append`, and keeps that of the last flush. For one session at a time."""
+    """Adds up the time inside `append`, the closing block's left out, and keeps that of the last flush.
+
+    For one session at a time.
+    """
 
     appending = 0.0
     """Seconds since it was last set to 0."""
@@ -22,7 +25,8 @@ class ClockedJournal(Journal):
         try:
             super().append(*events)
         finally:
-            ClockedJournal.appending += trio.current_time() - began
+            if not any(isinstance(event, TurnEnd) for event in events):
+                ClockedJournal.appending += trio.current_time() - began
 
     async def flush(self) -> None:
         """As `Journal.flush`."""

@@ -2,6 +2,8 @@
 
 import os
 import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -22,54 +24,29 @@ from turnkernel.testing.scripted import ScriptedProvider
 
 from .figures import Figure, Limit
 from .sample import log_of_lines
-from .timing import Samples, Tick, interleaved, quiet
+from .timing import Tick, interleaved, quiet
 
 __all__ = ["measure_append", "measure_load"]
 
 _DELTA = ModelDelta("t1", "t1.s1", 0, "text", "word ")
 
 
-async def _bare_append(number: int, scratch: Path) -> list[float]:
-    """Encode, checksum, write; each timed alone, and nothing else in between than the subject has."""
+async def _bare_append(file: int) -> Mapping[str, float]:
+    """Encode, checksum, write; after the same wait as the subject's, which leaves the caches as cold."""
     line = {"seq": 1, "epoch": 1, "t": 1.234567, "type": _DELTA.type, **event_fields(_DELTA)}
-    took: list[float] = []
-    path = scratch / "bare.log"
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        with quiet():
-            for _ in range(number):
-                await trio.testing.wait_all_tasks_blocked()
-                began = perf_counter()
-                data = orjson.dumps(line)
-                os.write(file, b"%08x%b\n" % (zlib.crc32(data), data))
-                took.append(perf_counter() - began)
-    finally:
-        os.close(file)
-        path.unlink()
-    return took
+    await trio.testing.wait_all_tasks_blocked()
+    began = perf_counter()
+    data = orjson.dumps(line)
+    os.write(file, b"%08x%b\n" % (zlib.crc32(data), data))
+    return {"append": perf_counter() - began}
 
 
-async def _append(number: int, scratch: Path) -> list[float]:
+async def _append(journal: Journal) -> Mapping[str, float]:
     """Append with every fold of a session, while a subscriber waits to be woken."""
-    path = scratch / "append.log"
-    folds = (Context(), Checkpoints(), Gate(), StatusFold())
-    journal = Journal(FileStore.open(path), durability="process", folds=folds, clock=trio.current_time)
-    took: list[float] = []
-    try:
-        journal.append(SessionOpen("bench", "", "process"), TurnStart("t1"), StepStart("t1", "t1.s1", "w", "m"))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_follow, RecordCursor(journal, 0))
-            with quiet():
-                for _ in range(number):
-                    await trio.testing.wait_all_tasks_blocked()
-                    began = perf_counter()
-                    journal.append(_DELTA)
-                    took.append(perf_counter() - began)
-            nursery.cancel_scope.cancel()
-    finally:
-        journal.close()
-        path.unlink()
-    return took
+    await trio.testing.wait_all_tasks_blocked()
+    began = perf_counter()
+    journal.append(_DELTA)
+    return {"append": perf_counter() - began}
 
 
 async def _follow(cursor: RecordCursor) -> None:
@@ -77,28 +54,29 @@ async def _follow(cursor: RecordCursor) -> None:
         pass
 
 
-async def measure_append(runs: int, number: int, scratch: Path, tick: Tick) -> list[Figure]:
+async def measure_append(runs: int, scratch: Path, tick: Tick) -> list[Figure]:
     """The figure of one append."""
-    bare, ours = await interleaved(
-        runs, partial(_bare_append, number, scratch), partial(_append, number, scratch), tick
-    )
-    return [
-        Figure(
-            "append",
-            "one event: append, fold, wake",
-            "orjson.dumps, crc32, os.write",
-            Samples([seconds for run in bare for seconds in run]),
-            Samples([seconds for run in ours for seconds in run]),
-            Limit(plus=10e-6),
-            unit="us",
-        )
-    ]
+    paths = scratch / "bare.log", scratch / "append.log"
+    folds = (Context(), Checkpoints(), Gate(), StatusFold())
+    with ExitStack() as closing:
+        file = os.open(paths[0], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        closing.callback(os.close, file)
+        journal = Journal(FileStore.open(paths[1]), durability="process", folds=folds, clock=trio.current_time)
+        closing.callback(journal.close)
+        journal.append(SessionOpen("bench", "", "process"), TurnStart("t1"), StepStart("t1", "t1.s1", "w", "m"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_follow, RecordCursor(journal, 0))
+            closing.enter_context(quiet())
+            bare, ours = await interleaved(runs, tick, partial(_bare_append, file), partial(_append, journal))
+            nursery.cancel_scope.cancel()
+    title, floor = "one event: append, fold, wake", "orjson.dumps, crc32, os.write"
+    return [Figure("append", title, floor, bare["append"], ours["append"], Limit(plus=10e-6), unit="us")]
 
 
-async def _bare_load(path: Path) -> float:
+async def _bare_load(path: Path) -> Mapping[str, float]:
     """Read the file and parse every line."""
     with quiet():
-        return _parsing(path)
+        return {"load": _parsing(path)}
 
 
 def _parsing(path: Path) -> float:
@@ -108,7 +86,7 @@ def _parsing(path: Path) -> float:
     return perf_counter() - began
 
 
-async def _load(data: bytes, scratch: Path) -> float:
+async def _load(data: bytes, scratch: Path) -> Mapping[str, float]:
     """Open a session over the log of a crash: read, verify, fold, repair."""
     path = scratch / "long.log"
     path.write_bytes(data)
@@ -116,7 +94,7 @@ async def _load(data: bytes, scratch: Path) -> float:
         with quiet():
             began = perf_counter()
             async with open_session(path, provider=ScriptedProvider([]), durability="process"):
-                return perf_counter() - began
+                return {"load": perf_counter() - began}
     finally:
         path.unlink()
 
@@ -126,15 +104,14 @@ async def measure_load(runs: int, lines: int, scratch: Path, tick: Tick) -> list
     data = log_of_lines(lines)
     path = scratch / "lines.log"
     path.write_bytes(data)
-    bare, ours = await interleaved(runs, partial(_bare_load, path), partial(_load, data, scratch), tick)
-    path.unlink()
+    bare, ours = await interleaved(runs, tick, partial(_bare_load, path), partial(_load, data, scratch))
     return [
         Figure(
             "load",
             f"log of {lines:,} lines: loaded and repaired",
             "orjson.loads over the lines",
-            Samples(bare),
-            Samples(ours),
+            bare["load"],
+            ours["load"],
             Limit(3.0),
         )
     ]

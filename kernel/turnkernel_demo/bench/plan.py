@@ -13,11 +13,7 @@ class Runs:
     """Numbers of calls that run, each with its runs."""
     streams: int = 60
     processes: int = 25
-    splits: int = 7
-    """Runs that say where the time goes."""
-    appends: int = 20
-    """Runs of `append_batch` appends each."""
-    append_batch: int = 500
+    appends: int = 5000
     short_turns: int = 10
     long_turns: int = 2000
     """Turns of the two sessions that are compared."""

@@ -35,16 +35,16 @@ _Measure = Callable[[Tick], Awaitable[list[Figure]]]
 
 def _parts(runs: Runs, scratch: Path) -> Sequence[tuple[str, int, _Measure]]:
     """What is measured: its name, its runs, and how."""
-    append = partial(measure_append, runs.appends, runs.append_batch, scratch)
+    append = partial(measure_append, runs.appends, scratch)
     steps = partial(measure_steps, runs.steps, runs.short_turns, runs.long_turns)
     calls: list[tuple[str, int, _Measure]] = [
-        (f"{number:,} async calls", times, partial(measure_calls, number, times, runs.splits, scratch))
+        (f"{number:,} async calls", times, partial(measure_calls, number, times, scratch))
         for number, times in runs.calls
     ]
     return [
         ("a text stream", runs.streams, partial(measure_streams, runs.streams, scratch)),
         *calls,
-        ("bash", runs.processes, partial(measure_processes, runs.processes, runs.splits, scratch)),
+        ("bash", runs.processes, partial(measure_processes, runs.processes, scratch)),
         ("one append", runs.appends, append),
         ("a step", runs.steps, steps),
         ("loading", runs.loads, partial(measure_load, runs.loads, runs.log_lines, scratch)),

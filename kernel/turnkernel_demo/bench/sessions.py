@@ -1,5 +1,6 @@
 """Whether a step costs more in a long session than in a short one. In memory, with a scripted model."""
 
+from collections.abc import Mapping
 from functools import partial
 
 import trio
@@ -11,18 +12,18 @@ from turnkernel.testing.scripted import ScriptedProvider
 
 from .figures import Figure
 from .sample import log_of_turns
-from .timing import Samples, Tick, interleaved, quiet
+from .timing import Tick, interleaved, quiet
 
 __all__ = ["measure_steps"]
 
 
-async def _turn(session: Session) -> float:
+async def _turn(session: Session) -> Mapping[str, float]:
     """One turn of one step, from the prompt to rest."""
     with quiet():
         began = trio.current_time()
         await session.send("And now?")
         await session.rest()
-        return trio.current_time() - began
+        return {"turn": trio.current_time() - began}
 
 
 async def measure_steps(runs: int, short: int, long: int, tick: Tick) -> list[Figure]:
@@ -32,13 +33,13 @@ async def measure_steps(runs: int, short: int, long: int, tick: Tick) -> list[Fi
         open_session(MemoryStore(log_of_turns(short)), provider=ScriptedProvider([], spare=answer)) as small,
         open_session(MemoryStore(log_of_turns(long)), provider=ScriptedProvider([], spare=answer)) as large,
     ):
-        small_turns, large_turns = await interleaved(runs, partial(_turn, small), partial(_turn, large), tick)
+        in_small, in_large = await interleaved(runs, tick, partial(_turn, small), partial(_turn, large))
     return [
         Figure(
             "step",
             f"a turn of one step after {long:,} turns",
             f"the same after {short:,} turns",
-            Samples(small_turns),
-            Samples(large_turns),
+            in_small["turn"],
+            in_large["turn"],
         )
     ]

@@ -1,10 +1,10 @@
 """From the cancel of a text stream to its end, here and at the server. Uses the local model server over HTTP."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import attrs
 import httpx
 import trio
 
@@ -15,7 +15,7 @@ from turnkernel_providers.anthropic import open_anthropic
 from turnkernel_providers.server import ModelServer, open_model_server
 
 from .figures import Figure, Limit, Share
-from .timing import Samples, Tick, interleaved, median_of, quiet
+from .timing import Series, Tick, interleaved, quiet
 
 __all__ = ["measure_streams"]
 
@@ -31,23 +31,9 @@ _BODY = {
 }
 
 
-@attrs.frozen
-class _Closed:
-    """Seconds from the cancel."""
-
-    server: float
-    """Until the server saw the client go."""
-    ended: float
-    """Until the nursery had closed, or the turn had ended."""
-    stream: float = 0.0
-    """Until our provider had closed the response."""
-    tasks_gone: float = 0.0
-    durable: float = 0.0
-
-
-async def _bare(server: ModelServer, client: httpx.AsyncClient) -> _Closed:
-    """httpx in a nursery that is cancelled."""
-    began = 0.0
+async def _bare(server: ModelServer, client: httpx.AsyncClient) -> Mapping[str, float]:
+    """httpx in a nursery: from its cancel until it has closed, and until the server saw it."""
+    began = returned = 0.0
     words = trio.Event()
     with ExitStack() as stack:
         async with trio.open_nursery() as nursery:
@@ -56,9 +42,10 @@ async def _bare(server: ModelServer, client: httpx.AsyncClient) -> _Closed:
             stack.enter_context(quiet())
             began = trio.current_time()
             nursery.cancel_scope.cancel()
+            returned = trio.current_time()
         ended = trio.current_time()
         gone = await _gone(server)
-    return _Closed(gone - began, ended - began)
+    return {"returned": returned - began, "ended": ended - began, "server": gone - began}
 
 
 async def _read(client: httpx.AsyncClient, server: ModelServer, words: trio.Event) -> None:
@@ -77,8 +64,8 @@ async def _gone(server: ModelServer) -> float:
     return gone
 
 
-async def _kernel(server: ModelServer, provider: Provider, scratch: Path) -> _Closed:
-    """A session with its log on the disk."""
+async def _kernel(server: ModelServer, provider: Provider, scratch: Path) -> Mapping[str, float]:
+    """A session with its log on the disk: from the cancel until each milestone, and until the server saw it."""
     log = scratch / "stream.log"
     async with open_session(log, provider=provider) as session:
         await session.send("Talk.")
@@ -90,12 +77,22 @@ async def _kernel(server: ModelServer, provider: Provider, scratch: Path) -> _Cl
         with quiet():
             began = trio.current_time()
             receipt = session.cancel()
+            returned = trio.current_time() - began
             reached = (await receipt.settled()).milestones
             gone = await _gone(server)
     log.unlink()
-    return _Closed(
-        gone - began, reached["ended"], reached["stream_closed"], reached["tasks_gone"], reached["durable"]
-    )
+    return {**reached, "returned": returned, "server": gone - began}
+
+
+def _shares(bare: Series, ours: Series) -> Sequence[Share]:
+    """Where the time goes until the server sees the stream closed."""
+    returning = ours.median("returned") - bare.median("returned")
+    rest = ours.median("server") - bare.median("server") - returning
+    return [
+        Share("httpx and trio, as much as the bare stream takes", bare.median("server")),
+        Share("cancel() itself, over the bare one: turn/cancel is written before it returns", returning),
+        Share("the rest: scopes and frames of provider and step, trio tasks that wake beside them", rest),
+    ]
 
 
 async def measure_streams(runs: int, scratch: Path, tick: Tick) -> list[Figure]:
@@ -109,20 +106,19 @@ async def measure_streams(runs: int, scratch: Path, tick: Tick) -> list[Figure]:
         client,
     ):
         bare, ours = await interleaved(
-            runs, partial(_bare, server, client), partial(_kernel, server, provider, scratch), tick
+            runs, tick, partial(_bare, server, client), partial(_kernel, server, provider, scratch)
         )
     floor = "bare httpx in a nursery"
-    ended = Samples([one.ended for one in bare])
     return [
         Figure(
             "stream_server",
             "text stream: server sees it closed",
             floor,
-            Samples([one.server for one in bare]),
-            Samples([one.server for one in ours]),
+            bare["server"],
+            ours["server"],
             Limit(1.3),
-            shares=[Share("until our provider has closed the response", median_of(one.stream for one in ours))],
+            shares=_shares(bare, ours),
         ),
-        Figure("stream_ended", "text stream: turn ended", floor, ended, Samples([one.ended for one in ours])),
-        Figure("stream_durable", "text stream: durable", floor, ended, Samples([one.durable for one in ours])),
+        Figure("stream_ended", "text stream: turn ended", floor, bare["ended"], ours["ended"]),
+        Figure("stream_durable", "text stream: durable", floor, bare["ended"], ours["durable"]),
     ]

@@ -57,7 +57,7 @@ def _split(figure: Figure) -> Iterator[str]:
     if figure.met is not False or not figure.shares:
         return
     yield ""
-    yield f"Over its limit: {figure.title}. Its median goes to (measured in runs of their own):"
+    yield f"Over its limit: {figure.title}. Its median is made of:"
     for share in figure.shares:
         yield f"  {_time(share.seconds, figure.unit):>8} {figure.unit}  {share.what}"
 

@@ -3,16 +3,17 @@
 import gc
 import math
 import statistics
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 import attrs
 
-__all__ = ["Samples", "Tick", "interleaved", "median_of", "quiet"]
+__all__ = ["Run", "Samples", "Series", "Tick", "interleaved", "quiet"]
 
+Run = Callable[[], Awaitable[Mapping[str, float]]]
+"""Does a thing once; the seconds that its parts took, by name."""
 Tick = Callable[[], None]
-"""Called after each run, for whoever waits."""
+"""Called after each turn of runs, for whoever waits."""
 
 
 @attrs.frozen
@@ -24,7 +25,7 @@ class Samples:
     @property
     def median(self) -> float:
         """The middle one."""
-        return median_of(self.seconds)
+        return statistics.median(self.seconds)
 
     @property
     def p95(self) -> float:
@@ -32,16 +33,25 @@ class Samples:
         return sorted(self.seconds)[math.ceil(0.95 * len(self.seconds)) - 1]
 
 
-def median_of(seconds: Iterable[float]) -> float:
-    """The middle one."""
-    return statistics.median(seconds)
+@attrs.frozen
+class Series:
+    """What the runs of one thing gave."""
+
+    runs: Sequence[Mapping[str, float]]
+
+    def __getitem__(self, name: str) -> Samples:
+        return Samples([run[name] for run in self.runs])
+
+    def median(self, name: str) -> float:
+        """The middle of one of its parts, in seconds."""
+        return self[name].median
 
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
     """A stretch to be timed, without the collector, which would come into one run and not into the next.
 
-    Garbage of the runs before is collected first. Floor and subject are treated alike.
+    Garbage of the runs before is collected first. Floors and subjects are treated alike.
     """
     gc.collect()
     gc.disable()
@@ -51,22 +61,16 @@ def quiet() -> Generator[None, None, None]:
         gc.enable()
 
 
-F = TypeVar("F")
-S = TypeVar("S")
+async def interleaved(number: int, tick: Tick, *runs: Run) -> list[Series]:
+    """Each of `runs`, `number` times, turn by turn, so that what slows the machine for a while slows all of them.
 
-
-async def interleaved(
-    runs: int, floor: Callable[[], Awaitable[F]], subject: Callable[[], Awaitable[S]], tick: Tick
-) -> tuple[list[F], list[S]]:
-    """Both, `runs` times, turn by turn, so that what slows the machine for a while slows both.
-
-    The first run of each is thrown away: it pays for imports and for the first pages of memory. May be cancelled
-    anywhere.
+    The first turn is thrown away: it pays for imports and the first pages of memory. May be cancelled anywhere.
     """
-    floors: list[F] = []
-    subjects: list[S] = []
-    for _ in range(runs + 1):
-        floors.append(await floor())
-        subjects.append(await subject())
+    found: list[list[Mapping[str, float]]] = [[] for _ in runs]
+    for turn in range(number + 1):
+        for run, into in zip(runs, found, strict=True):
+            times = await run()
+            if turn:
+                into.append(times)
         tick()
-    return floors[1:], subjects[1:]
+    return [Series(one) for one in found]
