@@ -34,11 +34,15 @@ def shield(kind: str, seconds: float, *, outer_deadline: float = math.inf) -> tr
     """A scope that keeps outer cancels away until an absolute deadline: the only way to make one.
 
     `kind` is a line of `SHIELDS`. `outer_deadline` is that of the shield around, if any, so that bounds don't
-    add up. Not a context manager function, so that `with` and what it swallows stand at the call site.
+    add up. Not a context manager function, so that `with` and what it swallows stand at the call site. Raises
+    ValueError where neither bounds it: a shield without an end is a hang.
     """
     if kind not in SHIELDS:
         raise ValueError(f"no such shield: {kind!r}")
-    scope = trio.CancelScope(deadline=min(trio.current_time() + seconds, outer_deadline), shield=True)
+    deadline = min(trio.current_time() + seconds, outer_deadline)
+    if not math.isfinite(deadline):
+        raise ValueError(f"a shield of {seconds} seconds has no end")
+    scope = trio.CancelScope(deadline=deadline, shield=True)
     _listed.add(scope)
     return scope
 
