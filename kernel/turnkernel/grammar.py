@@ -28,7 +28,6 @@ from .events import (
     ModelMessage,
     ModelRetry,
     Record,
-    ResultStatus,
     SessionClose,
     SessionOpen,
     StepEnd,
@@ -138,15 +137,6 @@ class OpenCall:
     """What it has shown, bounded."""
 
 
-@attrs.frozen
-class ClosedCall:
-    """What the reminder tells of a call that has its result."""
-
-    name: str
-    status: ResultStatus
-    seconds: float | None
-
-
 @attrs.define
 class OpenStep:
     """The step that is going on."""
@@ -159,7 +149,8 @@ class OpenStep:
     message: ModelMessage | None = None
     calls: dict[str, OpenCall] = attrs.Factory(dict)  # type: ignore[type-arg]
     """Open calls in model order."""
-    closed: list[ClosedCall] = attrs.Factory(list)  # type: ignore[type-arg]
+    results: list[ToolResult] = attrs.Factory(list)  # type: ignore[type-arg]
+    """Of its closed calls, in the order in which they came."""
 
 
 @attrs.define
@@ -233,23 +224,21 @@ class Grammar:
 
     def check(self, event: Event) -> None:
         """Raise `GrammarError` if the event may not come next. Changes nothing."""
-        for move in TABLE[event.type]:
-            state = _STATE[move.machine](self, event)
-            if state not in move.before:
-                allowed = " or ".join(sorted(move.before))
+        moves, kind, extra = _PLANS[event.type]
+        for state_of, before, inner_open, move in moves:
+            state = state_of(self, event)
+            if state not in before:
+                allowed = " or ".join(sorted(before))
                 raise GrammarError(
                     event.type, f"{move.machine} is {state}, must be {allowed} (seq {self.seq + 1})"
                 )
-            if move.after in ("none", "closed"):
-                inner = INNER.get(move.machine)
-                if inner is not None and _OPEN[inner](self, event):
-                    raise GrammarError(event.type, f"a {inner} of the {move.machine} is open (seq {self.seq + 1})")
-        kind = _NAMES.get(event.type)
+            if inner_open is not None and inner_open(self, event):
+                inner = INNER[move.machine]
+                raise GrammarError(event.type, f"a {inner} of the {move.machine} is open (seq {self.seq + 1})")
         if kind is not None and getattr(event, kind) in self.ids[kind]:
             raise GrammarError(
                 event.type, f"{kind} id {getattr(event, kind)!r} is not new in the session (seq {self.seq + 1})"
             )
-        extra = _EXTRA.get(event.type)
         reason = extra(self, event) if extra is not None else None
         if reason is not None:
             raise GrammarError(event.type, f"{reason} (seq {self.seq + 1})")
@@ -352,7 +341,7 @@ def _tool_checkpoint(grammar: Grammar, event: ToolCheckpoint, t: float) -> None:
 def _tool_result(grammar: Grammar, event: ToolResult, t: float) -> None:
     step = cast(OpenStep, grammar.step)
     del step.calls[event.call]
-    step.closed.append(ClosedCall(event.name, event.status, event.seconds))
+    step.results.append(event)
 
 
 def _ask_opened(grammar: Grammar, event: AskOpened, t: float) -> None:
@@ -407,7 +396,7 @@ def _step_state(grammar: Grammar, event: Any) -> str:
 
 
 def _call_state(grammar: Grammar, event: Any) -> str:
-    call = grammar.calls.get(event.call)
+    call = grammar.step.calls.get(event.call) if grammar.step is not None else None
     return call.state if call is not None else "none"
 
 
@@ -507,3 +496,30 @@ _APPLY: Mapping[str, Callable[[Grammar, Any, float], None]] = {
     "task/started": _task_started,
     "task/ended": _task_ended,
 }
+
+
+class _PlannedMove(NamedTuple):
+    state_of: Callable[[Grammar, Any], str]
+    before: frozenset[str]
+    inner_open: Callable[[Grammar, Any], bool] | None
+    move: Move
+
+
+class _Plan(NamedTuple):
+    moves: tuple[_PlannedMove, ...]
+    names: str | None
+    extra: Callable[[Grammar, Any], str | None] | None
+
+
+def _plan(type: str) -> _Plan:
+    moves = tuple(_PlannedMove(_STATE[move.machine], move.before, _inner_open(move), move) for move in TABLE[type])
+    return _Plan(moves, _NAMES.get(type), _EXTRA.get(type))
+
+
+def _inner_open(move: Move) -> Callable[[Grammar, Any], bool] | None:
+    closes = move.after in ("none", "closed") and move.machine in INNER
+    return _OPEN[INNER[move.machine]] if closes else None
+
+
+_PLANS = {type: _plan(type) for type in TABLE}
+"""The table with every name in it looked up once, because every record waits for `check`."""

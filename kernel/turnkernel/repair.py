@@ -23,10 +23,10 @@ from .events import (
     ToolResult,
     TurnEnd,
 )
-from .grammar import ClosedCall, Grammar, OpenCall, OpenStep, OpenTurn
+from .grammar import Grammar, OpenCall, OpenStep, OpenTurn
 from .messages import Text, ToolUse
 from .text import is_blank
-from .wording import CalledFacts, CallFacts, TurnFacts, Wording
+from .wording import CallFacts, TurnFacts, Wording
 
 __all__ = ["INTERRUPTION", "Ending", "closers", "partial_message"]
 
@@ -76,7 +76,7 @@ class _Closing:
     def __init__(self, grammar: Grammar, wording: Wording, ending: Ending, turn: OpenTurn) -> None:
         self.grammar, self.wording, self.ending, self.turn = grammar, wording, ending, turn
         self.events: list[Event] = []
-        self.closed: list[ClosedCall] = list(turn.last.closed) if turn.last is not None else []
+        self.results: list[ToolResult] = list(turn.last.results) if turn.last is not None else []
         self.message = turn.last.message if turn.last is not None else None
 
     def close_step(self) -> None:
@@ -100,12 +100,11 @@ class _Closing:
             )
         status, text = self.result_of(call)
         is_error = status not in ("ok", "dismissed")
-        self.events.append(
-            ToolResult(
-                self.turn.id, call.use.id, call.use.name, status, is_error, text, seconds=None, synthetic=True
-            )
+        result = ToolResult(
+            self.turn.id, call.use.id, call.use.name, status, is_error, text, seconds=None, synthetic=True
         )
-        self.closed.append(ClosedCall(call.use.name, status, None))
+        self.events.append(result)
+        self.results.append(result)
 
     def result_of(self, call: OpenCall) -> tuple[ResultStatus, str]:
         facts = CallFacts(
@@ -139,7 +138,7 @@ class _Closing:
                 ending.cause,
                 ending.code,
                 ending.errors,
-                calls=[CalledFacts(call.name, call.status, call.seconds) for call in self.closed],
+                calls=self.results,
                 text_cut=self.cut_text(),
                 calls_cut=self.cut_calls(),
                 answered=self.answered(),

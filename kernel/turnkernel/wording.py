@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from .causes import Cause
-from .events import Error, FailureCode, Outcome, ResultStatus
+from .events import Error, FailureCode, Outcome, ResultStatus, ToolResult
 from .text import clip, is_blank
 
-__all__ = ["DEFAULT", "MODEL_OUTPUT_BYTES", "WORDINGS", "CallFacts", "CalledFacts", "TurnFacts", "Wording"]
+__all__ = ["DEFAULT", "MODEL_OUTPUT_BYTES", "WORDINGS", "CallFacts", "TurnFacts", "Wording"]
 
 MODEL_OUTPUT_BYTES = 32 * 1024
 """How much of one call's output the model is given (DESIGN 5)."""
@@ -28,9 +28,9 @@ _WHO: Mapping[Cause, str] = {
 }
 
 
-@attrs.frozen
+@attrs.define
 class CallFacts:
-    """What is known of a call when its result is worded."""
+    """What is known of a call when its result is worded. Not frozen, which would triple the time to make one."""
 
     name: str
     cause: Cause | None = None
@@ -53,15 +53,6 @@ class CallFacts:
 
 
 @attrs.frozen
-class CalledFacts:
-    """One call of a turn that was cut, for the reminder."""
-
-    name: str
-    status: ResultStatus
-    seconds: float | None
-
-
-@attrs.frozen
 class TurnFacts:
     """What is known of a turn when its reminder is worded."""
 
@@ -69,7 +60,7 @@ class TurnFacts:
     cause: Cause | None
     code: FailureCode | None
     errors: Sequence[Error]
-    calls: Sequence[CalledFacts]
+    calls: Sequence[ToolResult]
     """Of the last step, in the order of their results."""
     text_cut: bool
     """Whether words of the model were cut off."""
@@ -101,7 +92,8 @@ class Wording:
 
     def result(self, status: ResultStatus, facts: CallFacts) -> str:
         """The text of a result that the kernel writes itself. Never blank."""
-        return str(getattr(self, status)(facts)) + self._resume(facts)
+        text: str = getattr(self, status)(facts)
+        return text + self._resume(facts) if facts.resumable else text
 
     def not_started(self, facts: CallFacts) -> str:
         """Did not run; not a failure; ask again if still needed."""
@@ -120,8 +112,10 @@ class Wording:
 
     def stopped(self, facts: CallFacts) -> str:
         """Who stopped it, when, what it had printed, and care with what it may have left."""
-        by = "by user" if facts.cause in (None, Cause.USER, Cause.REPLACED) else f"by {who(facts.cause)}"
-        mark = f"[Process interrupted {by}]\n" if facts.process else ""
+        mark = ""
+        if facts.process:
+            by = "by user" if facts.cause in (None, Cause.USER, Cause.REPLACED) else f"by {who(facts.cause)}"
+            mark = f"[Process interrupted {by}]\n"
         error = f"\nWhile it was stopped: {facts.error}" if facts.error else ""
         return (
             f"{mark}[Stopped] {facts.name} was stopped by {who(facts.cause)}{for_seconds(facts.seconds)}. It may "
@@ -253,8 +247,6 @@ class Wording:
                 return f"Your previous turn failed ({facts.code}){': ' + why if why else ''}."
 
     def _resume(self, facts: CallFacts) -> str:
-        if not facts.resumable:
-            return ""
         return "\nIt left a checkpoint: called again with the same input, it goes on from there."
 
 
@@ -269,7 +261,7 @@ _CALL_LINES: Mapping[str, str] = {
 }
 
 
-def _call_line(call: CalledFacts) -> str:
+def _call_line(call: ToolResult) -> str:
     line = _CALL_LINES.get(call.status, "{name}: {status}.")
     after = for_seconds(call.seconds)
     return line.format(
