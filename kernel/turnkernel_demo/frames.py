@@ -35,8 +35,6 @@ class Job:
     """Of the model server."""
     seconds: float
     """What is left of the run's limit."""
-    token: str
-    """The mark that this run's processes bear."""
 
 
 def frame(value: Any) -> bytes:

@@ -204,7 +204,8 @@ class Ledger:
             case Broken():
                 self.violations.append(report.violation)
             case Survivor():
-                self.survivors.append(report)
+                if report.pid not in [one.pid for one in self.survivors]:
+                    self.survivors.append(report)
             case Said():
                 self.said.append(report)
             case Acknowledged():

@@ -36,6 +36,7 @@ from turnkernel.tool import Tool
 
 from .acting import Acting, acting_journal
 from .ledger import Acknowledged, Broken, Carry, Left, Said, Stuck, Tell
+from .processes import Process
 from .scenario import ROOT, Act, Scenario
 from .stores import Breaking
 from .verbs import perform
@@ -68,8 +69,8 @@ class World:
     """Ends the kernel at once, as SIGKILL does."""
     raise_signal: Callable[[signal.Signals], None]
     """Brings a signal to `Life.on_signal`."""
-    processes: Callable[[], Sequence[tuple[int, str]]]
-    """Processes of calls that are alive now: pid and command."""
+    processes: Callable[[], Sequence[Process]]
+    """Processes of calls that are alive now."""
     starters: Container[str] = ()
     """Names of the tools that may start some."""
     journal_type: type[Journal] = Journal

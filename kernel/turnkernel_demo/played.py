@@ -5,6 +5,8 @@ from typing import Any
 
 import attrs
 
+from turnkernel.testing.virtual import Site
+
 from .ledger import Ledger
 from .scenario import Scenario
 
@@ -36,4 +38,6 @@ class Played:
     """Requests for which there was no reply."""
     log_path: str | None = None
     """Where the log is, when it was kept."""
+    sites: Sequence[Site] = ()
+    """Of a virtual run: the places at which an act could happen, in order."""
     seconds: float = 0.0

@@ -1,7 +1,7 @@
 """The process that a real run plays its session in, because some acts kill it. One life, then it exits.
 
 Reads its job from standard input and tells what happens on standard output. When standard input ends, the run is
-gone and so is this: nothing is left of the session.
+gone and so is this: nothing is left of the session. A warden watches over it, and is what the run sees of it.
 """
 
 import faulthandler
@@ -17,39 +17,46 @@ from typing import NoReturn
 import trio
 
 from turnkernel.provider import Provider
-from turnkernel_tools import standard_tools
+from turnkernel_tools import containment, standard_tools
 
 from .frames import Frames, Job, Teller
 from .ledger import OVER_LIMIT
 from .life import Life, World
 from .lives import cut_back
 from .played import MODEL
-from .processes import call_processes
+from .processes import descendants_of
 from .scenario import Scenario
 from .stage import gate_of, real_scripts, settings_of
 from .stores import BreakableFile, Breaking
+from .warden import STUCK, Bounds, split
 
 __all__ = ["main"]
 
 LEAVING_SECONDS = 10.0
 """How long leaving may take once a signal asks for it; what is still there then goes with the process."""
 
-STUCK = 3
-"""Exit code of one who had to leave a stuck turn behind."""
+SETTLE_SECONDS = 0.3
+"""How long the end of a kernel may take to reach what it has started."""
 
-CONTAINMENT = "group"
-"""What `turnkernel_tools` hold their processes with."""
+HELD_SECONDS = 5.0
+"""How long it may take besides the grace where something holds what a dead kernel has started, and ends it."""
 
 
 def main() -> None:
     """Play the job that comes on standard input."""
     # Whatever else writes to standard output must not get between the frames.
-    reports = os.dup(1)
+    tell = Teller(os.dup(1))
     os.dup2(2, 1)
     job = _read_job()
+    split(tell, _bounds(job.scenario))
     # A kernel that hangs outside of trio can't tell who holds it; its stack goes where the run looks then.
     faulthandler.dump_traceback_later(job.seconds + 1.0, file=sys.stderr)
-    trio.run(partial(_main, job, Teller(reports)))
+    trio.run(partial(_main, job, tell))
+
+
+def _bounds(scenario: Scenario) -> Bounds:
+    holds = containment(scenario.session.containment) != "group"
+    return Bounds(SETTLE_SECONDS, scenario.tools.grace_seconds + HELD_SECONDS if holds else SETTLE_SECONDS, holds)
 
 
 def _read_job() -> Job:
@@ -85,7 +92,8 @@ def _world(job: Job, tell: Teller, provider: Provider) -> World:
     breaking = Breaking(_die, tell)
     scripts = real_scripts(scenario, job.root)
     scripted = {tool.name for tool in scripts}
-    standard = standard_tools(job.root, grace_seconds=scenario.tools.grace_seconds)
+    wanted = scenario.session.containment
+    standard = standard_tools(job.root, grace_seconds=scenario.tools.grace_seconds, tier=wanted)
     real = [tool for tool in standard if tool.name not in scripted]
     return World(
         store=BreakableFile.broken(job.log, breaking),
@@ -95,11 +103,11 @@ def _world(job: Job, tell: Teller, provider: Provider) -> World:
         settings=settings_of(scenario),
         gate=gate_of(scenario),
         durability=scenario.session.durability,
-        containment=CONTAINMENT,
+        containment=containment(wanted),
         tell=tell,
         die=_die,
         raise_signal=lambda number: os.kill(os.getpid(), number),
-        processes=lambda: call_processes(job.token),
+        processes=lambda: descendants_of(os.getppid()),
         starters=frozenset(tool.name for tool in real),
     )
 

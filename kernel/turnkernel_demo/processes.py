@@ -1,7 +1,6 @@
-"""The processes of one run's calls: finds them by their marks and ends them. Reads /proc; signals processes.
+"""The processes of a run: finds them in /proc and ends them. Starts none, waits for none, no trio.
 
-Independent of how the tools contain their processes, because it is what they are held against. Every process of
-a run bears the run's token in its environment; those of a call also bear another call mark than the kernel itself.
+Independent of how the tools contain their processes, because it is what they are held against.
 """
 
 import os
@@ -10,68 +9,94 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from turnkernel.text import printable
-from turnkernel_tools.process import MARK
+import attrs
 
-__all__ = ["RUN", "call_processes", "end", "run_processes"]
+from turnkernel.text import printable
+
+__all__ = ["RUN", "Process", "bearers", "children_of", "descendants_of", "end_bearers"]
 
 RUN = "TURNKERNEL_RUN"
-"""The environment variable with the run's token."""
+"""The environment variable with a run's token, which everything that it starts inherits."""
 
-_OURS = "turnkernel_"
-"""In the command line of every program of ours: what holds the processes of calls is no process of a call."""
+_KEEPER = "keeping.supervisor"
+"""In the command line of what holds the processes of calls and is none of them."""
 
 _SHOWN = 120
 _PIECE = 65536
 _PROC = Path("/proc")
 
 
-def call_processes(token: str) -> Sequence[tuple[int, str]]:
-    """Processes of calls of this run that are alive: pid and command. None can be seen without a /proc.
+@attrs.frozen
+class Process:
+    """One that is alive."""
 
-    A process that has cleared its environment is not found. One that bears no mark of a call but is no program of
-    ours either has dropped it, and counts.
+    pid: int
+    command: str
+
+
+def descendants_of(pid: int) -> Sequence[Process]:
+    """What a process has started, and so on, that is alive; but this process, and what holds the calls' processes.
+
+    Complete where orphans go to the process itself (`warden`). None can be seen without a /proc.
     """
-    mark, ours = MARK.encode(), os.environb.get(MARK.encode())
-    found = [(pid, _command(pid), environment.get(mark) != ours) for pid, environment in _of_run(token).items()]
-    return [(pid, command) for pid, command, marked in found if command and (marked or _OURS not in command)]
+    parents = _parents()
+    below = {pid}
+    while more := {child for child, parent in parents.items() if parent in below} - below:
+        below |= more
+    found = [(child, _words(child)) for child in sorted(below - {pid, os.getpid()})]
+    return [Process(child, _shown(words)) for child, words in found if words and not _is_keeper(words)]
 
 
-def run_processes(token: str) -> Sequence[tuple[int, str]]:
-    """All processes of this run but this one, those of no call too: keepers and the like."""
-    return [(pid, command) for pid in _of_run(token) if (command := _command(pid))]
+def children_of(pid: int) -> Sequence[int]:
+    """Its children, zombies among them."""
+    return [child for child, parent in _parents().items() if parent == pid]
 
 
-def end(token: str, pids: Sequence[int]) -> None:
-    """SIGKILL these processes, where they still are of this run. Those that are gone are left."""
-    for pid in pids:
+def bearers(token: str) -> Sequence[int]:
+    """What bears a run's token in its environment and is alive; but this process."""
+    mark = f"{RUN}={token}".encode()
+    return [pid for pid in _pids() if pid != os.getpid() and mark in _read(pid, "environ").split(b"\0")]
+
+
+def end_bearers(token: str) -> None:
+    """SIGKILL what bears a run's token. What is gone is left."""
+    mark = f"{RUN}={token}".encode()
+    for pid in bearers(token):
         with suppress(ProcessLookupError, PermissionError):
             fd = os.pidfd_open(pid)
             try:
                 # Asked with the process held: the number can't be another's now.
-                if f"{RUN}={token}".encode() in _read(pid, "environ").split(b"\0"):
+                if mark in _read(pid, "environ").split(b"\0"):
                     signal.pidfd_send_signal(fd, signal.SIGKILL)
             finally:
                 os.close(fd)
 
 
-def _of_run(token: str) -> Mapping[int, Mapping[bytes, bytes]]:
-    """The processes of this run but this one, with their environments."""
+def _pids() -> Sequence[int]:
     if not _PROC.is_dir():
-        return {}
-    mark = f"{RUN}={token}".encode()
-    found: dict[int, Mapping[bytes, bytes]] = {}
-    for name in os.listdir(_PROC):  # noqa: PTH208 - half the time of iterdir, and somebody waits for this
-        if name.isdigit() and int(name) != os.getpid():
-            pairs = _read(int(name), "environ").split(b"\0")
-            if mark in pairs:
-                found[int(name)] = {key: value for key, _, value in (pair.partition(b"=") for pair in pairs)}
-    return found
+        return ()
+    return [int(name) for name in os.listdir(_PROC) if name.isdigit()]  # noqa: PTH208 - half the time of iterdir
 
 
-def _command(pid: int) -> str:
-    words = _read(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")
-    return printable(words.decode("utf-8", "replace"))[:_SHOWN]
+def _parents() -> Mapping[int, int]:
+    """The parent of every process (proc_pid_stat(5): the second field after the command, which is in brackets)."""
+    stats = {pid: _read(pid, "stat").rpartition(b")")[2].split() for pid in _pids()}
+    return {pid: int(fields[1]) for pid, fields in stats.items() if fields}
+
+
+def _words(pid: int) -> Sequence[str]:
+    """The command line; none for a process that is gone, a zombie, or the system's own."""
+    return (
+        _read(pid, "cmdline").decode("utf-8", "replace").rstrip("\0").split("\0") if _read(pid, "cmdline") else ()
+    )
+
+
+def _is_keeper(words: Sequence[str]) -> bool:
+    return any(_KEEPER in word for word in words[1:6])
+
+
+def _shown(words: Sequence[str]) -> str:
+    return printable(" ".join(words))[:_SHOWN]
 
 
 def _read(pid: int, name: str) -> bytes:

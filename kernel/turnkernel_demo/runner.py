@@ -18,29 +18,24 @@ import attrs
 import trio
 
 from turnkernel.cancel import shield
-from turnkernel.testing.laws import Violation
 from turnkernel_providers.keys import KEY_VARIABLES
 from turnkernel_providers.server import ModelServer, open_model_server
 
 from .frames import Frames, Job, frame
-from .ledger import OVER_LIMIT, Carry, Stuck, Survivor
-from .lives import Lives, containment_of
+from .ledger import OVER_LIMIT, Carry, Stuck
+from .lives import Lives
 from .played import Played, Refused
-from .processes import RUN, call_processes, end, run_processes
+from .processes import RUN, bearers, end_bearers
 from .scenario import ROOT, Scenario
 
 __all__ = ["play_for_real"]
 
-_ANSWER_SECONDS = 3.0
-"""How long after its limit a player may take to say who holds it."""
-_SETTLE_SECONDS = 0.3
-"""How long processes may take to go after an orderly end, and after a kill where nothing holds them."""
+_ANSWER_SECONDS = 8.0
+"""How long after its limit a player may take to say who holds it, and its warden to look around, besides the
+grace of its tools."""
 _END_SECONDS = 5.0
 """Bound of ending whatever is left."""
 _LOOK_SECONDS = 0.005
-
-_HOLDING = ("tree", "namespace")
-"""The containments that hold when the kernel is killed."""
 
 
 async def play_for_real(scenario: Scenario, *, log: Path, root: Path) -> Played:
@@ -99,7 +94,6 @@ class _Run:
             self._root,
             self._server.base_url,
             left,
-            self._token,
         )
         player = await trio.lowlevel.open_process(
             [sys.executable, "-P", "-m", "turnkernel_demo.player"],
@@ -111,14 +105,13 @@ class _Run:
             start_new_session=True,
         )
         try:
-            with trio.move_on_after(left + _ANSWER_SECONDS) as limit:
+            with trio.move_on_after(left + self._scenario.tools.grace_seconds + _ANSWER_SECONDS) as limit:
                 await self._listen(player, job)
         finally:
             await self._end(player)
         if limit.cancelled_caught and ledger.stuck is None:
             ledger.take(Stuck(OVER_LIMIT, ("the kernel's process does not answer", *self._last_errors())))
         died = player.returncode == -signal.SIGKILL and ledger.left is None and self._was_told_to_die()
-        await self._look_for_survivors("kill" if died else "limit" if ledger.stuck is not None else "run")
         if not died and ledger.left is None and ledger.stuck is None:
             ledger.troubles.append(
                 f"the kernel's process ended with {player.returncode}: {' / '.join(self._last_errors())}"
@@ -176,32 +169,13 @@ class _Run:
             if pipe is not None:
                 await trio.aclose_forcefully(pipe)
 
-    async def _look_for_survivors(self, after: str) -> None:
-        """Give what is left the time that it may take, then note it and end it."""
-        ledger = self.lives.ledger
-        holds = after == "kill" and containment_of(_read(self._log)) in _HOLDING
-        seconds = self._scenario.tools.grace_seconds + _END_SECONDS if holds else _SETTLE_SECONDS
-        with trio.move_on_after(seconds):
-            while run_processes(self._token):  # noqa: ASYNC110 - nobody tells of the end of a stranger
-                await trio.sleep(_LOOK_SECONDS)
-        for pid, command in call_processes(self._token):
-            ledger.take(Survivor(pid, command, after))
-            if holds:
-                detail = f"process {pid} ({command}) outlived the kernel"
-                ledger.violations.append(Violation("R1", 0, detail))
-        await self._kill_all()
-
     async def end_all(self) -> None:
-        """Whatever happened, nothing of the run is left."""
-        if run_processes(self._token):
+        """Whatever happened, nothing of the run is left, also where its warden was killed."""
+        if bearers(self._token):
             with shield("critical section", _END_SECONDS):
-                await self._kill_all()
-
-    async def _kill_all(self) -> None:
-        with trio.move_on_after(_END_SECONDS):
-            while left := run_processes(self._token):
-                end(self._token, [pid for pid, _ in left])
-                await trio.sleep(_LOOK_SECONDS)
+                while bearers(self._token):
+                    end_bearers(self._token)
+                    await trio.sleep(_LOOK_SECONDS)
 
 
 def _read(log: Path) -> bytes:

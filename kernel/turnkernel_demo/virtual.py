@@ -50,6 +50,7 @@ def play_virtually(scenario: Scenario, *, seed: int = 0) -> Played:
         play.log,
         [messages_of(request, scenario.wire, MODEL) for request in requests],
         unmet_requests=play.provider.unmet,
+        sites=play.sites,
         seconds=time.monotonic() - begun,
     )
 

@@ -25,6 +25,7 @@ from turnkernel.testing.laws import Violation
 from turnkernel.tool import Concurrency, Effect, Tool, ToolContext, ToolOutput, resume_key
 
 from .ledger import Body, Broken, CancelSeen, Survivor, Tell
+from .processes import Process
 
 __all__ = ["Cancels", "ShieldWatch", "TurnWatch", "WitnessedProvider", "WitnessedTool", "kernel_of"]
 
@@ -241,7 +242,7 @@ class TurnWatch:
         self,
         provider: WitnessedProvider,
         starters: Container[str],
-        processes: Callable[[], Sequence[tuple[int, str]]],
+        processes: Callable[[], Sequence[Process]],
         tell: Tell,
     ) -> None:
         self._provider = provider
@@ -271,13 +272,13 @@ class TurnWatch:
         """Look around, in the step in which the end was appended."""
         if session is not None:
             self._look(record, session)
-        for pid, command in self._processes() if self._started or event.synthetic else ():
-            if pid in self._found:
+        for one in self._processes() if self._started or event.synthetic else ():
+            if one.pid in self._found:
                 continue
-            self._found.add(pid)
-            self._tell(Survivor(pid, command, event.turn))
-            if not any(name.startswith(f"pid {pid} ") for name in self._named):
-                self._break(record, f"process {pid} ({command}) is alive at turn/end")
+            self._found.add(one.pid)
+            self._tell(Survivor(one.pid, one.command, event.turn))
+            if not any(name.startswith(f"pid {one.pid} ") for name in self._named):
+                self._break(record, f"process {one.pid} ({one.command}) is alive at turn/end")
         self._calls.clear()
         self._started = False
 

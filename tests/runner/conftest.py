@@ -70,7 +70,7 @@ def real(tmp_path: Path) -> Callable[..., Came]:
 
     def play(what: str | Scenario) -> Came:
         root = tmp_path / "scratch"
-        root.mkdir()
+        root.mkdir(exist_ok=True)
         scenario = loads(what) if isinstance(what, str) else what
 
         async def main() -> Played:

@@ -1,12 +1,13 @@
 """Scenarios played for real: a process of its own for the kernel, real HTTP, real tools, signals and deaths."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from turnkernel.events import SessionOpen, ToolResult, TurnStuck, TurnSurvivor
-from turnkernel_demo.processes import run_processes
+from turnkernel_demo.processes import bearers
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="what is alive is read in /proc")
 
@@ -63,7 +64,7 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("turnkernel_demo.runner.secrets.token_hex", token_hex)
     yield
     assert made, "nothing was played"
-    assert [run_processes(token) for token in made] == [[]] * len(made)
+    assert [bearers(token) for token in made] == [[]] * len(made)
 
 
 @pytest.mark.law("R1")
@@ -201,10 +202,65 @@ def test_a_run_over_its_limit_says_who_holds_it_and_leaves_nothing(real):
     assert "call c1" in stuck.holders[0]
 
 
-def test_keys_of_real_models_do_not_reach_the_kernel_s_process(real, monkeypatch):
+RUNAWAY = "({how} bash -c 'exec -a runaway-77 sleep 300' &); echo begun; sleep 300"
+
+
+@pytest.mark.law("R1")
+@pytest.mark.parametrize("how", ["setsid", "env -u TURNKERNEL_CALL setsid", "env -i setsid"])
+@pytest.mark.parametrize("verb", ["cancel", "kill"])
+def test_nothing_gets_away_from_the_containment_that_holds(real, how, verb):
+    came = real(COMMAND.format(command=RUNAWAY.format(how=how)) + act("tool/output", verb))
+    opened = [record.event.containment for record in came.records if isinstance(record.event, SessionOpen)]
+    if opened[0] != "tree":
+        pytest.skip("tier tree can't be had here; it takes Linux with subreapers")
+    assert came.ok, came.unmet
+    assert came["survivors"] == []
+    assert not list(running("runaway-77"))
+
+
+@pytest.mark.law("R1")
+def test_what_gets_away_is_seen_and_ended_whatever_it_did_to_hide(real):
+    """Tier `group` does not hold a process that leaves session, parent and environment behind. Here it is seen."""
+    hidden = COMMAND.format(command=RUNAWAY.format(how="env -i setsid"))
+    came = real('[session]\ncontainment = "group"\n' + hidden + act("tool/output", "cancel"))
+    assert [(one["command"], one["after"]) for one in came["survivors"]] == [("runaway-77 300", "t1")]
+    assert came.laws == {"R1"}
+    assert not list(running("runaway-77"))
+
+
+def running(name: str) -> Iterator[int]:
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.joinpath("cmdline").read_bytes().startswith(name.encode()):
+                yield int(process.name)
+        except OSError:
+            continue  # gone
+
+
+KERNEL = """
+kernel=$$
+until grep -aq turnkernel_demo.player /proc/$kernel/cmdline; do
+    kernel=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' /proc/$kernel/stat)
+done
+"""
+"""A command finds out the pid of the kernel that runs it."""
+
+
+def test_a_kernel_that_was_killed_by_somebody_else_is_a_failure_of_the_run(real, tmp_path):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch/kill.sh").write_text(KERNEL + "kill -9 $kernel\nsleep 300\n")
+    came = real(COMMAND.format(command="bash kill.sh"))
+    assert not came.ok
+    assert came.unmet[0].startswith("the kernel's process ended with -9")
+    assert [one["command"] for one in came["survivors"]] in ([], ["bash kill.sh", "sleep 300"])
+
+
+def test_keys_of_real_models_do_not_reach_the_kernel_s_process(real, tmp_path, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-not-to-be-seen")
     monkeypatch.setenv("SEEN_BY_ALL", "yes")
-    command = "tr '\\\\0' '\\\\n' < /proc/$PPID/environ | grep -E '^(ANTHROPIC_API_KEY|SEEN_BY_ALL)='"
-    came = real(COMMAND.format(command=command))
+    (tmp_path / "scratch").mkdir()
+    look = "tr '\\0' '\\n' < /proc/$kernel/environ | grep -E '^(ANTHROPIC_API_KEY|SEEN_BY_ALL)='\n"
+    (tmp_path / "scratch/look.sh").write_text(KERNEL + look)
+    came = real(COMMAND.format(command="bash look.sh"))
     [result] = [record.event for record in came.records if isinstance(record.event, ToolResult)]
     assert result.text.splitlines() == ["SEEN_BY_ALL=yes"]

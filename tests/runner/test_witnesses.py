@@ -15,6 +15,7 @@ from turnkernel.session import Session
 from turnkernel_demo.frames import Frames, Teller, frame
 from turnkernel_demo.ledger import Body, Broken, Report, Said, Survivor, Synced
 from turnkernel_demo.lives import cut_back
+from turnkernel_demo.processes import Process
 from turnkernel_demo.truth import check_bodies
 from turnkernel_demo.witness import TurnWatch, WitnessedProvider
 
@@ -170,7 +171,7 @@ def test_a_thread_of_a_call_breaks_r1_unless_it_is_named(named):
 @pytest.mark.law("R1")
 @pytest.mark.parametrize("named", [True, False])
 def test_a_process_of_a_call_is_a_survivor_and_breaks_r1_unless_it_is_named(named):
-    watched = Watched([(77, "sleep 300")])
+    watched = Watched([Process(77, "sleep 300")])
     watched.watch.call_started(bash())
     if named:
         watched.watch.survivor(TurnSurvivor("t1", "c1", "process", "pid 77 sleep 300"))
@@ -179,7 +180,7 @@ def test_a_process_of_a_call_is_a_survivor_and_breaks_r1_unless_it_is_named(name
 
 
 def test_what_a_recovery_finds_alive_is_a_survivor_too():
-    assert Watched([(77, "sleep 300")]).turn_ends(synthetic=True) == ["R1"]
+    assert Watched([Process(77, "sleep 300")]).turn_ends(synthetic=True) == ["R1"]
 
 
 # ---------------------------------------------------------------------------------------- kernels that break a law
