@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkernel.causes import Cause
-from turnkernel.events import Error, Outcome, ResultStatus
+from turnkernel.events import Error, Outcome, ResultStatus, ToolResult
 from turnkernel.text import is_blank
 from turnkernel.wording import (
     DEFAULT,
     MODEL_OUTPUT_BYTES,
     WORDINGS,
-    CalledFacts,
     CallFacts,
     TurnFacts,
     for_seconds,
@@ -23,6 +22,10 @@ from turnkernel.wording import (
 
 WRITTEN = tuple(one for one in get_args(ResultStatus) if one not in ("ok", "error"))
 """The results that the kernel writes itself; `ok` and `error` are a tool's own words."""
+
+
+def ended(name: str, status: ResultStatus, seconds: float | None) -> ToolResult:
+    return ToolResult("t1", "call_1", name, status, status != "ok", "as it was told", seconds)
 
 
 def told(status: ResultStatus, **facts) -> str:
@@ -197,12 +200,12 @@ def test_the_reminder_stands_in_its_tags():
 
 def test_the_reminder_tells_which_calls_ran_for_how_long_and_which_did_not_start():
     calls = [
-        CalledFacts("edit", "ok", 0.25),
-        CalledFacts("make", "error", 61.26),
-        CalledFacts("bash", "stopped", 2.0),
-        CalledFacts("read", "not_started", None),
-        CalledFacts("ask", "withdrawn", None),
-        CalledFacts("a{b}", "no_approver", None),
+        ended("edit", "ok", 0.25),
+        ended("make", "error", 61.26),
+        ended("bash", "stopped", 2.0),
+        ended("read", "not_started", None),
+        ended("ask", "withdrawn", None),
+        ended("a{b}", "no_approver", None),
     ]
     lines = str(reminded(calls=calls)).splitlines()[2:-1]
     assert lines == [
@@ -263,7 +266,7 @@ def test_the_errors_of_a_failed_turn_are_told_and_long_ones_are_cut():
     st.sampled_from(get_args(Outcome)),
     st.sampled_from([None, *Cause]),
     st.lists(
-        st.builds(CalledFacts, st.text(max_size=5), st.sampled_from(get_args(ResultStatus)), st.none()), max_size=3
+        st.builds(ended, st.text(max_size=5), st.sampled_from(get_args(ResultStatus)), st.none()), max_size=3
     ),
     st.booleans(),
     st.sampled_from(list(WORDINGS.values())),
