@@ -173,6 +173,8 @@ class DiskFile:
         with self._closing:
             os.close(self._fd)
             self._fd = -1
+        # Not left to the closing: a process that is just being started has a copy until its exec is over.
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)
 
 

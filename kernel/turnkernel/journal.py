@@ -16,8 +16,8 @@ from .errors import LogFailedError
 from .events import EVENT_TYPES, Event, ModelMessage, PassedOver, Record, Salvaged, SessionOpen
 from .grammar import Grammar
 from .loading import MARK_EVERY, Loader
-from .records import read_records, rest_of
-from .store import Store, lines
+from .records import lines_outside, read_records, rest_of
+from .store import Store
 
 __all__ = ["Fold", "Journal", "RecordCursor", "microseconds", "read_records"]
 
@@ -295,11 +295,7 @@ class Journal:
         """A batch of records from the store, up to number `until`, which is in memory."""
         offset = next(at for number, at in reversed(self._marks) if number <= seq)
         found: list[Record] = []
-        after_gap = 0
-        for at, line, _ in lines(self._store, offset):
-            after_gap = self._loader.gaps.get(at, after_gap)
-            if at < after_gap:
-                continue
+        for _, line, _ in lines_outside(self._store, self._loader.gaps, offset):
             record = decode(line)
             if record.seq >= seq:
                 found.append(record)

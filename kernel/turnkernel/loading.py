@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .codec import BadLineError, event_of, parse
-from .errors import GrammarError, LogDamagedError
+from .errors import LogDamagedError
 from .events import ModelDelta, ModelMessage, ModelRetry, PassedOver, Record, SessionOpen, StepEnd
 from .grammar import Grammar
-from .records import Gap, gap_at
-from .store import Source, lines
+from .records import Rest, lines_outside, named_gaps, refusal, tail_at
+from .store import Source
 
 __all__ = ["MARK_EVERY", "Loader"]
 
@@ -52,51 +52,37 @@ class Loader:
         finally:
             self._make_deltas()
 
-    def pass_over(self, gap: Gap) -> None:
-        """Note a gap."""
-        self.gaps[gap.name.offset] = gap.after
+    def pass_over(self, rest: Rest) -> None:
+        """The rest of the log is a gap from now on."""
+        self.gaps[rest.name.offset] = rest.name.offset + rest.name.length + 1
 
     def _load(self) -> PassedOver | None:
-        offset, number, more = 0, 0, True
-        while more:
-            more = False
-            for at, line, _ in lines(self._store, offset):
-                number += 1
+        store = self._store
+        self.gaps = named_gaps(store)
+        for at, line, number in lines_outside(store, self.gaps):
+            try:
                 reason = self._take(at, line)
-                if reason is None:
-                    continue
-                gap = gap_at(self._store, at, number, reason)
-                self.pass_over(gap)
-                if not gap.named:
-                    return gap.name
-                offset, number, more = gap.after, number + gap.lines - 1, True
-                break
+            except BadLineError as error:
+                tail = tail_at(store, at, number, str(error))
+                self.gaps[tail.offset] = tail.offset + tail.length + 1
+                return tail
+            if reason is not None:
+                raise LogDamagedError(store.where, at, number, reason)
         return None
 
     def _take(self, offset: int, line: bytes) -> str | None:
-        """Take in a line; why it may not stand where it does, or None."""
+        """Take in a line; why it may not stand where it does, or None. Raises `BadLineError`."""
         grammar = self._grammar
-        try:
-            fields = parse(line)
-            seq, epoch = fields["seq"], fields["epoch"]
-            if self._light and fields["type"] == "model/delta" and self._take_delta(fields, seq, epoch):
-                event = None
-            else:
-                event = event_of(fields)
-        except BadLineError as error:
-            return str(error)
-        if event is not None:
-            if seq != grammar.seq + 1:
-                return f"seq {seq} after {grammar.seq}"
-            if epoch != grammar.epoch + (event.__class__ is SessionOpen):
-                return f"epoch {epoch}, must be {grammar.epoch + isinstance(event, SessionOpen)}"
-            try:
-                grammar.check(event)
-            except GrammarError as error:
-                return str(error)
+        fields = parse(line)
+        seq, epoch = fields["seq"], fields["epoch"]
+        if not (self._light and fields["type"] == "model/delta" and self._take_delta(fields, seq, epoch)):
+            record = Record(seq, epoch, fields["t"], event_of(fields))
+            reason = refusal(grammar, record)
+            if reason is not None:
+                return reason
+            event = record.event
             if self._deltas:
                 self._before(event)
-            record = Record(seq, epoch, fields["t"], event)
             grammar.apply(record)
             for apply in self._folds[event.type]:
                 apply(record)

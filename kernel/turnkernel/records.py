@@ -1,9 +1,9 @@
 """The records of a store in order, and what is passed over between them. Reads a store; waits for nothing.
 
 A *gap* is a stretch of a log that is no part of the session: what a crash has torn, or what a salvage has left
-behind. It is passed over only if the `session/open` right behind it names its offset, length and crc; only then
-nobody can have come by it otherwise. A gap at the end that holds no whole record is a torn tail, which the next
-opening names. Anything else is damage.
+behind. It is passed over only if the `session/open` right behind it names its offset, length and crc: only an
+opening of this log can have written that. Bytes at the end without a whole record among them are a torn tail,
+which the next opening names. Anything else is damage.
 """
 
 import zlib
@@ -17,25 +17,19 @@ from .events import PassedOver, Record, SessionOpen
 from .grammar import Grammar
 from .store import Source, lines
 
-__all__ = ["Gap", "gap_at", "read_records", "refusal", "rest_of"]
+__all__ = ["Rest", "lines_outside", "named_gaps", "read_records", "refusal", "rest_of", "tail_at"]
+
+_KEY = b'"passed_over"'
+_CHUNK = 1 << 20
 
 
 @attrs.frozen
-class Gap:
-    """A stretch of a log that is passed over."""
+class Rest:
+    """Everything from some place of a log on."""
 
     name: PassedOver
-    lines: int
-    """How many lines are in it."""
     records: int
-    """How many of them are whole records."""
-    named: bool
-    """Whether a `session/open` right behind it names it; else it is the end of the log."""
-
-    @property
-    def after(self) -> int:
-        """Where the next line begins."""
-        return self.name.offset + self.name.length + 1
+    """Whole records in it."""
 
 
 def read_records(
@@ -50,62 +44,83 @@ def read_records(
     `refuse` says why a record may not stand where it does, or None. A torn tail comes last, as a `PassedOver`.
     Raises `LogDamagedError` for damage.
     """
-    more = True
-    while more:
-        more = False
-        for at, line, _ in lines(store, offset):
-            try:
-                record = decode(line)
-                reason = refuse(record)
-            except BadLineError as error:
-                reason = str(error)
-            else:
-                if reason is None:
-                    yield at, record
-                    number += 1
-                    continue
-            gap = gap_at(store, at, number, reason)
-            if gap.named:
-                offset, number, more = gap.after, number + gap.lines, True
-            else:
-                yield at, gap.name
-            break
+    for at, line, count in lines_outside(store, named_gaps(store), offset, number):
+        try:
+            record = decode(line)
+            reason = refuse(record)
+        except BadLineError as error:
+            yield at, tail_at(store, at, count, str(error))
+            return
+        if reason is not None:
+            raise LogDamagedError(store.where, at, count, reason)
+        yield at, record
 
 
-def gap_at(store: Source, offset: int, number: int, reason: str) -> Gap:
-    """The gap that begins at an offset, line `number`. Raises `LogDamagedError`, with the reason, if none does."""
-    gap = _gap(store, offset, to_end=False)
-    if gap.named or not gap.records:
-        return gap
-    raise LogDamagedError(store.where, offset, number, reason)
+def named_gaps(store: Source) -> dict[int, int]:
+    """The gaps that are passed over: where each begins, and where the next line does."""
+    if not any(True for _ in _chunks_with(store, _KEY)):
+        return {}
+    gaps: dict[int, int] = {}
+    for at, line, _ in lines(store):
+        if _KEY not in line:
+            continue
+        try:
+            event = decode(line).event
+        except BadLineError:
+            continue
+        for name in event.passed_over if isinstance(event, SessionOpen) else ():
+            if name.offset + name.length + 1 == at and _crc(store, name.offset, name.length) == name.crc:
+                gaps[name.offset] = at
+    return gaps
 
 
-def rest_of(store: Source, offset: int) -> Gap:
-    """Everything from an offset to the end as one gap, to be named by a salvage."""
-    return _gap(store, offset, to_end=True)
+def _chunks_with(store: Source, key: bytes) -> Iterator[int]:
+    """The offsets of the chunks in which a key is. Far faster than looking at every line."""
+    offset = 0
+    while chunk := store.read(offset, _CHUNK):
+        if key in chunk:
+            yield offset
+        if len(chunk) <= len(key):
+            return
+        offset += len(chunk) - len(key)
 
 
-def _gap(store: Source, offset: int, *, to_end: bool) -> Gap:
-    """What lies from `offset` to the opening that names it, or to the end."""
-    crc, length, count, records = 0, 0, 0, 0
+def _crc(store: Source, offset: int, length: int) -> str:
+    crc = 0
+    while length > 0 and (chunk := store.read(offset, min(length, _CHUNK))):
+        crc = zlib.crc32(chunk, crc)
+        offset, length = offset + len(chunk), length - len(chunk)
+    return f"{crc:08x}"
+
+
+def lines_outside(
+    store: Source, gaps: dict[int, int], offset: int = 0, number: int = 1
+) -> Iterator[tuple[int, bytes, int]]:
+    """The lines that are in no gap, from an offset on: where each begins, its bytes, and its number."""
+    after_gap = 0
+    for count, (at, line, _) in enumerate(lines(store, offset), number):
+        # A gap may hold what was once a log with gaps of its own.
+        after_gap = max(after_gap, gaps.get(at, 0))
+        if at >= after_gap:
+            yield at, line, count
+
+
+def tail_at(store: Source, offset: int, number: int, reason: str) -> PassedOver:
+    """The torn tail that begins at an offset, line `number`. Raises `LogDamagedError` if a record comes later."""
+    rest = rest_of(store, offset)
+    if rest.records:
+        raise LogDamagedError(store.where, offset, number, reason)
+    return rest.name
+
+
+def rest_of(store: Source, offset: int) -> Rest:
+    """Everything from an offset on, the last newline not counted; to be named by an opening."""
+    records, last = 0, (offset, b"")
     for at, line, _ in lines(store, offset):
-        if not to_end and at > offset and _names(line, PassedOver(offset, length, f"{crc:08x}")):
-            return Gap(PassedOver(offset, length, f"{crc:08x}"), count, records, named=True)
         records += _is_record(line)
-        crc = zlib.crc32(line, crc if at == offset else zlib.crc32(b"\n", crc))
-        length = at - offset + len(line)
-        count += 1
-    return Gap(PassedOver(offset, length, f"{crc:08x}"), count, records, named=False)
-
-
-def _names(line: bytes, gap: PassedOver) -> bool:
-    if b'"passed_over"' not in line:
-        return False
-    try:
-        event = decode(line).event
-    except BadLineError:
-        return False
-    return isinstance(event, SessionOpen) and gap in event.passed_over
+        last = at, line
+    length = last[0] + len(last[1]) - offset
+    return Rest(PassedOver(offset, length, _crc(store, offset, length)), records)
 
 
 def _is_record(line: bytes) -> bool:
