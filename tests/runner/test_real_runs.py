@@ -202,7 +202,10 @@ def test_a_run_over_its_limit_says_who_holds_it_and_leaves_nothing(real):
     assert "call c1" in stuck.holders[0]
 
 
-RUNAWAY = "({how} bash -c 'exec -a runaway-77 sleep 300' &); echo begun; sleep 300"
+RUNAWAY = (
+    "({how} bash -c 'echo > away; exec -a runaway-77 sleep 300' &); "
+    "until [ -e away ]; do sleep 0.01; done; echo begun; sleep 300"
+)
 
 
 @pytest.mark.law("R1")
