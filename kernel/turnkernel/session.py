@@ -36,6 +36,7 @@ from .kernel import Kernel, Receipt, Settings
 from .messages import Message
 from .observe import Status, StatusFold
 from .provider import Provider
+from .reading import is_log
 from .repair import INTERRUPTION, closers
 from .replay import Context
 from .store import FileStore, MemoryStore, Store
@@ -279,6 +280,9 @@ def _loaded(journal: Journal, salvage: bool) -> tuple[PassedOver | None, Salvage
 
 
 async def _load(journal: Journal, store: Store, salvage: bool) -> tuple[PassedOver | None, Salvaged | None]:
+    if store.size and not is_log(store):
+        # Somebody's letter of one line would be taken for the torn beginning of a log, and written to.
+        raise LogDamagedError(store.where, 0, 1, "no log: there is no record at its beginning")
     if isinstance(store, MemoryStore):
         return _loaded(journal, salvage)
     # A long log must not hold up other sessions of this trio run.

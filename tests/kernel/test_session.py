@@ -6,6 +6,7 @@ import trio
 from turnkernel import (
     Answer,
     Cause,
+    LogDamagedError,
     LogFailedError,
     ProviderError,
     Session,
@@ -651,3 +652,18 @@ async def test_provider_errors_never_retry_after_something_was_shown(autojump_cl
 def test_the_errors_of_the_port_say_what_they_are():
     error = ProviderError("busy", retryable=True, retry_after=3.0, status=529)
     assert (error.retryable, error.retry_after, error.status, error.kind) == (True, 3.0, 529, "provider")
+
+
+async def test_a_file_that_is_no_log_is_refused_and_left_as_it_is(tmp_path):
+    letter = tmp_path / "letter.txt"
+    letter.write_text("Dear all, no newline at the end")
+    with pytest.raises(LogDamagedError, match="no log"):
+        async with open_session(letter, provider=ScriptedProvider([])):
+            pass
+    assert letter.read_text() == "Dear all, no newline at the end"
+
+
+async def test_a_session_says_what_it_is_also_when_its_run_is_over():
+    async with open_session(None, provider=ScriptedProvider([])) as session:
+        assert repr(session) == "<Session memory rest seq=1>"
+    assert await trio.to_thread.run_sync(repr, session) == "<Session memory rest seq=2>"
