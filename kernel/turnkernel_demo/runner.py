@@ -112,7 +112,7 @@ class _Run:
         if limit.cancelled_caught and ledger.stuck is None:
             ledger.take(Stuck(OVER_LIMIT, ("the kernel's process does not answer", *self._last_errors())))
         died = player.returncode == -signal.SIGKILL and ledger.left is None and self._was_told_to_die()
-        if not died and ledger.left is None and ledger.stuck is None:
+        if not died and ledger.stuck is None and (ledger.left is None or player.returncode):
             ledger.troubles.append(
                 f"the kernel's process ended with {player.returncode}: {' / '.join(self._last_errors())}"
             )
