@@ -23,7 +23,7 @@ from turnkernel.testing.laws import Violation, check_log
 from turnkernel_providers.context import messages_of
 from turnkernel_providers.pairing import PairingError
 
-from .ledger import MILESTONES, OVER_LIMIT, CancelSeen
+from .ledger import MILESTONES, OVER_LIMIT, CancelSeen, Ledger
 from .lives import records_of
 from .played import MODEL, Played
 from .scenario import Expect
@@ -86,7 +86,7 @@ def _refusals(played: Played) -> Iterator[Violation]:
 
 
 def _ends(played: Played, records: Sequence[Record]) -> Iterator[Violation]:
-    """R8 and R11, as far as the log alone can't show them."""
+    """R4, R8 and R11, as far as the log alone can't show them."""
     ledger = played.ledger
     recorded = {record.event.turn for record in records if isinstance(record.event, TurnCancel)}
     applied = {seen.turn for seen in ledger.cancels.values() if seen.answer == "applied" and not seen.one_call}
@@ -101,9 +101,20 @@ def _ends(played: Played, records: Sequence[Record]) -> Iterator[Violation]:
                 yield Violation("R11", record.seq, f"a cancel of {turn} was applied and it ended {outcome}")
             case _:
                 pass
+    yield from _causes(ledger)
     by_host = ledger.left is not None and ledger.left.why == "host"
     if by_host and not (records and isinstance(records[-1].event, SessionClose)):
         yield Violation("R8", len(records), "the host cancelled and the log was not closed")
+
+
+def _causes(ledger: Ledger) -> Iterator[Violation]:
+    """R4: a repeated cancel is answered with the first cause."""
+    cancels = [seen for seen in ledger.cancels.values() if not seen.one_call]
+    first = {seen.turn: seen.cause for seen in cancels if seen.answer == "applied"}
+    for seen in cancels:
+        if seen.answer == "repeated" and seen.cause != first.get(seen.turn, seen.cause):
+            detail = f"{seen.turn} was cancelled by {first[seen.turn]}; a later cancel says {seen.cause}"
+            yield Violation("R4", seen.seq, detail)
 
 
 def _context(played: Played) -> tuple[dict[str, Any] | None, list[Violation]]:

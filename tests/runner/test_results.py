@@ -268,6 +268,15 @@ def test_an_aborted_turn_that_nobody_cancelled_breaks_r11(virtual):
     assert "R11" not in laws_of(judge(run))
 
 
+@pytest.mark.law("R4")
+@pytest.mark.parametrize(("cause", "laws"), [("user", []), ("limit", ["R4"])])
+def test_a_repeated_cancel_must_be_answered_with_the_first_cause(cause, laws):
+    run = played()
+    run.ledger.take(CancelSeen(0, "t1", 5, "user", "applied", {}))
+    run.ledger.take(CancelSeen(1, "t1", 6, cause, "repeated", {}))
+    assert laws_of(judge(run)) == laws
+
+
 @pytest.mark.law("R8")
 def test_a_log_that_the_host_s_cancel_left_open_breaks_r8():
     run = played()
