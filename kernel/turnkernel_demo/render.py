@@ -23,6 +23,7 @@ from turnkernel.events import (
     ModelMessage,
     ModelRetry,
     Record,
+    Salvaged,
     SessionClose,
     SessionOpen,
     StepEnd,
@@ -130,6 +131,12 @@ def _detail(event: Event) -> str:
             return _of_session(event)
 
 
+def _salvaged(salvaged: Salvaged | None) -> str:
+    if salvaged is None:
+        return ""
+    return f"salvaged: {salvaged.records} records passed over; {salvaged.reason}; copy in {salvaged.file}"
+
+
 def _of_session(
     event: SessionOpen | SessionClose | InboxQueued | InboxConsumed | InboxCanceled | TaskStarted | TaskEnded,
 ) -> str:
@@ -138,9 +145,8 @@ def _of_session(
             parent = "child of " + _names(event.parent.session, event.parent.call) if event.parent else ""
             gaps = sum(gap.length for gap in event.passed_over)
             passed = f"passed over {gaps} bytes" if gaps else ""
-            return _joined(
-                _names(event.session, event.wall, event.durability), _names(event.containment), parent, passed
-            )
+            opened = _names(event.session, event.wall, event.durability)
+            return _joined(_salvaged(event.salvaged), opened, _names(event.containment), parent, passed)
         case SessionClose():
             return ""
         case InboxQueued():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from turnkernel.codec import encode
 from turnkernel.testing.laws import check_append_only, check_log
 
 from .conftest import cut_after, records_of
@@ -137,3 +138,36 @@ def test_whole_records_in_an_illegal_order_are_shown_and_not_repaired(
     assert (repaired.exit_code, repaired.stdout) == (1, "")
     assert "not repaired" in repaired.stderr
     assert log.read_bytes() == bad
+
+
+@pytest.mark.law("L7")
+@pytest.mark.parametrize("illegal", [False, True])
+def test_a_damaged_log_is_salvaged_only_if_told_so_and_says_it(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes, illegal: bool
+) -> None:
+    log = tmp_path / "damaged.log"
+    rows = closed_bytes.splitlines(keepends=True)
+    rows[6] = rows[7] if illegal else rows[6].replace(b'"t":', b'"x":')
+    before = b"".join(rows)
+    log.write_bytes(before)
+    assert invoke("repair", log).exit_code == 1
+    dry = invoke("repair", "--dry-run", "--salvage", log)
+    assert dry.exit_code == 0
+    assert "salvaged: damage in line 7: " in dry.stdout
+    assert log.read_bytes() == before
+
+    result = invoke("repair", "--salvage", log)
+    assert result.exit_code == 0, result.output
+    after = log.read_bytes()
+    assert not check_append_only(before, after)
+    records = records_of(after)
+    assert not check_log(records, closed=True)
+    assert [encode(record) for record in records[:6]] == rows[:6]
+    assert f"; {len(rows) - 7 + illegal} records passed over; copy in damaged.log.salvaged-" in result.stdout
+    [beside] = tmp_path.glob("*.salvaged-*")
+    assert beside.read_bytes() == b"".join(rows[6:])
+    for command in (["show"], ["verify", "--closed"], ["context", "--wire", "anthropic"]):
+        looked = invoke(*command, log)
+        assert looked.exit_code == 0, looked.output
+    assert "salvaged: " in invoke("show", log).stdout
+    assert "nothing to append" in invoke("repair", "--salvage", log).stdout
