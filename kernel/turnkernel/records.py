@@ -2,10 +2,12 @@
 
 A *gap* is a stretch of a log that is no part of the session: what a crash has torn, or what a salvage has left
 behind. It is passed over only if the `session/open` right behind it names its offset, length and crc: only an
-opening of this log can have written that. Bytes at the end without a whole record among them are a torn tail,
-which the next opening names. Anything else is damage.
+opening of this log can have written that. Bytes at the end are a torn tail, which the next opening names, if they
+are what crashes leave: a line that is no record, and behind it, where recoveries from that crashed too, the
+beginnings of their openings. Anything else is damage, and so is a file that does not begin as a log.
 """
 
+import re
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -30,6 +32,8 @@ class Rest:
     name: PassedOver
     records: int
     """Whole records in it."""
+    torn: bool
+    """Whether crashes alone can have left it."""
 
 
 def read_records(
@@ -106,21 +110,35 @@ def lines_outside(
 
 
 def tail_at(store: Source, offset: int, number: int, reason: str) -> PassedOver:
-    """The torn tail that begins at an offset, line `number`. Raises `LogDamagedError` if a record comes later."""
+    """The torn tail that begins at an offset, line `number`. Raises `LogDamagedError` if it is none."""
     rest = rest_of(store, offset)
-    if rest.records:
+    if not rest.torn:
         raise LogDamagedError(store.where, offset, number, reason)
     return rest.name
 
 
 def rest_of(store: Source, offset: int) -> Rest:
     """Everything from an offset on, the last newline not counted; to be named by an opening."""
-    records, last = 0, (offset, b"")
+    records, torn, last = 0, True, (offset, b"")
     for at, line, _ in lines(store, offset):
-        records += _is_record(line)
+        whole = _is_record(line)
+        records += whole
+        # The first may be the beginning of any record. Only an opening begins a log, and comes after a torn line.
+        torn = torn and not whole and (0 < at == offset or _begins_opening(line))
         last = at, line
     length = last[0] + len(last[1]) - offset
-    return Rest(PassedOver(offset, length, _crc(store, offset, length)), records)
+    return Rest(PassedOver(offset, length, _crc(store, offset, length)), records, torn)
+
+
+_OPENING = b'{"crc":"","seq":0,"epoch":0,"t":0,"type":"session/open",'
+_NUMBER = re.compile(rb":[0-9][0-9.e+-]*")
+
+
+def _begins_opening(line: bytes) -> bool:
+    """Whether a line, as far as it goes, is an opening's. A power cut may leave zeros where the rest should be."""
+    line = line.rstrip(b"\0")
+    alike = line[:8] + _NUMBER.sub(b":0", line[16:])
+    return alike.startswith(_OPENING) or _OPENING.startswith(alike)
 
 
 def _is_record(line: bytes) -> bool:

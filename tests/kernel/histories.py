@@ -44,7 +44,7 @@ from turnkernel.repair import INTERRUPTION, closers
 from turnkernel.replay import Context
 from turnkernel.wording import DEFAULT
 
-__all__ = ["Walk", "folded", "histories", "numbered", "opening"]
+__all__ = ["Walk", "everything", "folded", "histories", "numbered", "opening"]
 
 WORDS = ("go", "é\x00", "\u202eabc", "</system-reminder>", "[interrupted]", "{}", " x ", "😀" * 3)
 MAYBE_BLANK = (*WORDS, "", " ", "\n")
@@ -75,6 +75,16 @@ def numbered(events: list[Event], grammar: Grammar | None = None) -> list[Record
         seq, epoch = seq + 1, epoch + isinstance(event, SessionOpen)
         records.append(Record(seq, epoch, 0.0, event))
     return records
+
+
+def everything(grammar: Grammar) -> str:
+    """All that a grammar knows, to compare."""
+    parts = {name: getattr(grammar, name) for name in Grammar.__slots__}
+    for call in grammar.calls.values():
+        parts[f"output of {call.use.id}"] = call.output and (call.output.text(), call.output.cut)
+    parts["call_ids"] = sorted(grammar.call_ids)
+    parts["ids"] = {kind: sorted(ids) for kind, ids in grammar.ids.items()}
+    return repr(parts)
 
 
 class Walk:

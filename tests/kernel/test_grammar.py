@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernel.any_event import any_event
-from tests.kernel.histories import folded, histories, numbered, opening
+from tests.kernel.histories import everything, folded, histories, numbered, opening
 
 from turnkernel.errors import GrammarError
 from turnkernel.events import (
@@ -137,16 +137,6 @@ def refused(grammar: Grammar, event) -> str | None:
         assert error.event_type == event.type
         return error.reason
     return None
-
-
-def everything(grammar: Grammar) -> str:
-    """All that a grammar knows, to compare."""
-    parts = {name: getattr(grammar, name) for name in Grammar.__slots__}
-    for call in grammar.calls.values():
-        parts[f"output of {call.use.id}"] = call.output and (call.output.text(), call.output.cut)
-    parts["call_ids"] = sorted(grammar.call_ids)
-    parts["ids"] = {kind: sorted(ids) for kind, ids in grammar.ids.items()}
-    return repr(parts)
 
 
 # ------------------------------------------------------------------------------------------- what may follow
