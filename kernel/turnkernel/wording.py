@@ -75,9 +75,9 @@ def who(cause: Cause | None) -> str:
     return _WHO[cause] if cause is not None else "a crash of the program that runs this session"
 
 
-def for_seconds(seconds: float | None) -> str:
-    """A duration in words, or nothing."""
-    return "" if seconds is None else f" after {seconds:.1f} s"
+def for_seconds(seconds: float | None, word: str = "after") -> str:
+    """A duration in words, a space before it; or nothing."""
+    return "" if seconds is None else f" {word} {seconds:.1f} s"
 
 
 def output_of(facts: CallFacts) -> str:
@@ -227,8 +227,7 @@ class Wording:
         if facts.text_cut:
             lines.append("Your message was cut off where it is marked [interrupted].")
         lines += [f"A call of {name} was cut off while you wrote it; it did not run." for name in facts.calls_cut]
-        for call in facts.calls:
-            lines.append(_call_line(call))
+        lines += map(_call_line, facts.calls)
         return lines
 
     def _ended(self, facts: TurnFacts) -> str:
@@ -250,23 +249,25 @@ class Wording:
         return "\nIt left a checkpoint: called again with the same input, it goes on from there."
 
 
-_CALL_LINES: Mapping[str, str] = {
-    "ok": "{name} had run{long} and has its result.",
-    "error": "{name} had run{long} and failed.",
-    "not_started": "{name} did not start.",
-    "stopped": "{name} was running and was stopped{seconds}.",
-    "timed_out": "{name} was stopped by its time limit{seconds}.",
-    "unknown": "{name} was started; its result is unknown.",
-    "withdrawn": "{name} was waiting for an answer; the question was withdrawn.",
-}
-
-
 def _call_line(call: ToolResult) -> str:
-    line = _CALL_LINES.get(call.status, "{name}: {status}.")
-    after = for_seconds(call.seconds)
-    return line.format(
-        name=call.name, seconds=after, long=after.replace("after", "for"), status=call.status.replace("_", " ")
-    )
+    name = call.name
+    match call.status:
+        case "stopped":
+            return f"{name} was running and was stopped{for_seconds(call.seconds)}."
+        case "not_started":
+            return f"{name} did not start."
+        case "ok":
+            return f"{name} had run{for_seconds(call.seconds, 'for')} and has its result."
+        case "error":
+            return f"{name} had run{for_seconds(call.seconds, 'for')} and failed."
+        case "timed_out":
+            return f"{name} was stopped by its time limit{for_seconds(call.seconds)}."
+        case "unknown":
+            return f"{name} was started; its result is unknown."
+        case "withdrawn":
+            return f"{name} was waiting for an answer; the question was withdrawn."
+        case status:
+            return f"{name}: {status.replace('_', ' ')}."
 
 
 class Terse(Wording):
