@@ -104,9 +104,9 @@ class Supervisor:
                 os.setsid()
                 prctl(PR_SET_NAME, b"tk-keeper")
                 prctl(PR_SET_CHILD_SUBREAPER, 1)
-                prctl(
-                    PR_SET_PDEATHSIG, signal.SIGTERM
-                )  # sound: its parent has one thread. It asks who that is too
+                # Sound, since the parent has one thread; the keeper asks who that is, too. SIGCONT wakes a keeper
+                # also when a process of its call has stopped it.
+                prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
                 Keeper(channel, me).run(*task)
                 code = 0
             finally:

@@ -1,0 +1,529 @@
+"""Nothing that a call started outlives it, whatever it is and however call or kernel end (tier `tree`)."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from turnkernel.causes import Urgency
+from turnkernel_tools import bash_tool, process, supervision, tree
+from turnkernel_tools.containment import containment
+from turnkernel_tools.process import ProcessEnd, run_process
+
+pytestmark = pytest.mark.skipif(
+    supervision.missing() is not None, reason=f"{supervision.missing()}; Linux with a usual Python would run it"
+)
+
+# A guard against hanging only; no test depends on how long anything takes.
+GUARD = 30.0
+KERNEL = Path(__file__).with_name("kernel_process.py")
+
+DOUBLE_FORK = f"""{sys.executable} -S -c 'import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("r", "w").close(); print("ready", flush=True); time.sleep(600)
+    os._exit(0)
+os.wait()'"""
+
+# A child forks the next one and leaves, each in a session of its own, all deaf.
+MOVING_ON = f"""{sys.executable} -S -c '
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("r", "w").close(); print("ready", flush=True)
+while True:
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(0.01)
+    else:
+        os._exit(0)'"""
+
+# Never the kernel itself, should there be no keeper.
+KILL_KEEPER = "grep -qx tk-keeper /proc/$PPID/comm && kill -9 $PPID"
+
+# Each says `ready` when it is what it is called, and makes a file `r` before.
+FAMILIES: Mapping[str, str] = {
+    "a plain child": "touch r; echo ready; exec sleep 600",
+    "one in the background": "sleep 600 & touch r; echo ready; sleep 600",
+    "a pipeline": "sleep 600 | { touch r; echo ready >&2; cat; }",
+    "one that ignores SIGTERM": "trap '' TERM; touch r; echo ready; while :; do sleep 600; done",
+    "one in a session of its own": "setsid bash -c 'touch r; echo ready; sleep 600; :' & wait",
+    "a double fork": f"{DOUBLE_FORK}; sleep 600",
+    "one that moves on": f"{MOVING_ON} & sleep 600",
+    "a stopped child": (
+        "sleep 600 & kill -STOP $!; until grep -q ') T ' /proc/$!/stat; do :; done; touch r; echo ready; wait"
+    ),
+    "one that kills its keeper": (
+        f"setsid sleep 600 & (setsid sleep 600 &); touch r; echo ready; {KILL_KEEPER}; sleep 600"
+    ),
+}
+LEFT_BY_THE_EXITED = {"left by a tool that has exited": DOUBLE_FORK}
+ALL = {**FAMILIES, **LEFT_BY_THE_EXITED}
+
+
+def of_all(families: Mapping[str, str]):
+    return pytest.mark.parametrize("command", families.values(), ids=[name.replace(" ", "_") for name in families])
+
+
+@pytest.fixture(autouse=True)
+def long_drain(monkeypatch) -> None:
+    """A tool that has exited and left something is found draining, for as long as the test needs."""
+    monkeypatch.setattr(process, "DRAIN_SECONDS", 3600.0)
+
+
+@pytest.fixture
+async def fresh(monkeypatch) -> AsyncIterator[None]:
+    """As if there had been no call yet; the supervisor ends with the test."""
+    monkeypatch.setattr(supervision, "_this", supervision._Process())
+    yield
+    supervision._leaving()
+
+
+async def supervisor() -> supervision.Supervisor:
+    running = await supervision.supervisor()
+    assert running is not None
+    return running
+
+
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+async def children_of_the_supervisor() -> str:
+    """Zombies too."""
+    pid = (await supervisor()).pid
+    return read(f"/proc/{pid}/task/{pid}/children").decode()
+
+
+async def run(ctx, command: str, cwd: Path, *, guard: float = GUARD, **options) -> ProcessEnd:
+    options = {"grace_seconds": 0.05, "on_output": ctx.emit, "ctx": ctx, "cwd": cwd} | options
+    with trio.fail_after(guard):
+        return await run_process(["bash", "-c", command], **options)
+
+
+@asynccontextmanager
+async def running(ctx, command: str, cwd: Path, **options):
+    """A call that is cut; leaves when it is over."""
+
+    async def body() -> None:
+        with ctx.cut:
+            try:
+                await run(ctx, command, cwd, **options)
+            finally:
+                ctx.emit("over\n", "note")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(body)
+        await ctx.saw("ready\n")
+        yield
+
+
+async def nothing_is_left(ctx) -> None:
+    assert ctx.alive() == []
+    assert ctx.survivors == []
+    assert await children_of_the_supervisor() == ""
+
+
+# ------------------------------------------------------------------------------------- every family, every ending
+
+
+@pytest.mark.law("R1")
+@of_all(ALL)
+async def test_nothing_is_left_after_a_cancel(ctx, command, tmp_path):
+    async with running(ctx, command, tmp_path):
+        ctx.cancel()
+    await nothing_is_left(ctx)
+
+
+@pytest.mark.law("R1")
+@of_all(ALL)
+async def test_nothing_is_left_after_a_second_cancel_inside_the_grace(ctx, command, tmp_path):
+    async with running(ctx, command, tmp_path, grace_seconds=3600.0):
+        ctx.cancel()
+        await ctx.until(lambda: bool(ctx.sections) or "over\n" in ctx.output)
+        ctx.cancel(Urgency.NOW)
+    await nothing_is_left(ctx)
+
+
+@pytest.mark.law("R1")
+@of_all(ALL)
+async def test_nothing_is_left_after_a_cancel_that_is_urgent_at_once(ctx, command, tmp_path):
+    async with running(ctx, command, tmp_path, grace_seconds=3600.0):
+        ctx.cancel(Urgency.NOW)
+    await nothing_is_left(ctx)
+
+
+@pytest.mark.law("R1")
+@of_all(FAMILIES)
+async def test_nothing_is_left_after_a_timeout(ctx, command, tmp_path, mock_clock):
+    mock_clock.rate = 1.0
+    async with running(ctx, command, tmp_path, timeout_seconds=3600.0, guard=7200.0):
+        mock_clock.jump(3600)
+    await nothing_is_left(ctx)
+
+
+@pytest.mark.law("R1")
+@of_all(ALL)
+async def test_nothing_is_left_after_the_command_has_exited(ctx, command, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "DRAIN_SECONDS", 0.0)
+    end = await run(ctx, f"({command}) & until [ -e r ]; do :; done; exit 0", tmp_path)
+    assert end.ended_too or end.stopped
+    await nothing_is_left(ctx)
+
+
+class Kernel:
+    """A kernel in a process of its own; all that it starts bears a token."""
+
+    def __init__(self) -> None:
+        self.token = uuid.uuid4().hex
+        self.seen: dict[int, bytes] = {}
+
+    @asynccontextmanager
+    async def started(self, how: str, command: str, cwd: Path):
+        """Its process, when the command has said `ready`."""
+        with trio.fail_after(GUARD):
+            child = await trio.lowlevel.open_process(
+                [sys.executable, str(KERNEL), how, command],
+                cwd=cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "TURNKERNEL_TEST": self.token},
+            )
+            assert child.stdout is not None
+            assert child.stderr is not None
+            async with child.stdout, child.stderr:
+                said = b""
+                while b"ready" not in said:
+                    piece = await child.stdout.receive_some()
+                    assert piece, (said, await child.stderr.receive_some())
+                    said += piece
+                self.look()
+                try:
+                    yield child
+                    await child.wait()
+                finally:
+                    child.kill()
+                    await child.wait()
+
+    def look(self) -> list[int]:
+        """What of it is alive or has not been reaped by what it has started."""
+        parents: dict[int, int] = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                stat = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+                environment = Path(f"/proc/{name}/environ").read_bytes()
+            except OSError:
+                continue
+            pid, start = int(name), stat[19]
+            if self.token.encode() in environment:
+                self.seen[pid] = start
+            if self.seen.get(pid) == start:
+                parents[pid] = 0 if stat[0] != b"Z" else int(stat[1])
+        # Zombies whose parent is gone are init's.
+        return [pid for pid, parent in parents.items() if parent == 0 or parent in parents]
+
+    async def gone(self, but: Callable[[list[int]], bool] = lambda left: not left) -> None:
+        with trio.fail_after(GUARD):
+            while not but(self.look()):  # noqa: ASYNC110 - nobody tells of it
+                await trio.sleep(0.002)
+
+
+@pytest.fixture
+def kernel():
+    one = Kernel()
+    yield one
+    for pid in one.look():
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.law("R1")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@of_all(ALL)
+async def test_nothing_is_left_when_the_kernel_is_killed(kernel, number, command, tmp_path):
+    async with kernel.started("waits", command, tmp_path) as child:
+        assert len(kernel.seen) >= 2  # the kernel and its supervisor at least
+        os.kill(child.pid, number)
+    assert child.returncode == -number
+    await kernel.gone()
+
+
+# ----------------------------------------------------------------------------------------- the end of the kernel
+
+
+@pytest.mark.parametrize(("how", "code"), [("returns", 0), ("raises", 1), ("_exit", 0)])
+async def test_no_supervisor_stays_when_the_kernel_has_ended(kernel, how, code, tmp_path):
+    async with kernel.started(how, "echo ready", tmp_path) as child:
+        pass
+    assert child.returncode == code
+    if how != "_exit":
+        assert kernel.look() == []  # it waits for the end of its supervisor
+    await kernel.gone()
+
+
+async def test_a_kernel_that_leaves_in_the_middle_of_a_call_leaves_nothing(kernel, tmp_path):
+    async with kernel.started("_exit", FAMILIES["one in a session of its own"], tmp_path):
+        pass
+    await kernel.gone()
+
+
+async def test_a_kernel_that_handles_sigterm_leaves_nothing_when_it_exits(kernel, tmp_path):
+    async with kernel.started("handles", FAMILIES["one that ignores SIGTERM"], tmp_path) as child:
+        os.kill(child.pid, signal.SIGTERM)
+    assert child.returncode == 0
+    assert kernel.look() == []
+
+
+async def test_a_forked_child_of_the_kernel_does_not_keep_its_calls_alive(kernel, tmp_path):
+    async with kernel.started("forks", "echo ready; sleep 600", tmp_path) as child:
+        await kernel.gone(but=lambda seen: len(seen) == 5)  # kernel, its child, supervisor, keeper, bash or sleep
+        os.kill(child.pid, signal.SIGKILL)
+    await kernel.gone(but=lambda left: len(left) == 1)
+    (forked,) = kernel.look()
+    assert b"kernel_process" in read(f"/proc/{forked}/cmdline")
+
+
+# ----------------------------------------------------------------------------------- keepers and supervisor killed
+
+
+async def test_a_call_whose_keeper_is_killed_is_stopped_and_says_why(ctx, tmp_path):
+    bash = bash_tool(tmp_path)
+    output = await bash.run(ctx, {"command": f"echo ready; {KILL_KEEPER}; sleep 600"})
+    assert (output.is_error, output.status) == (True, "stopped")
+    assert "its keeper was killed by signal 9" in output.text
+    await nothing_is_left(ctx)
+
+
+async def test_a_killed_keeper_is_no_trouble_for_another_call(ctx, new_ctx, tmp_path):
+    other = new_ctx()
+    async with running(other, "echo ready; sleep 600", tmp_path):
+        end = await run(ctx, f"{KILL_KEEPER}; sleep 600", tmp_path)
+        assert end.stopped
+        assert len(other.alive()) >= 1
+        other.cancel()
+    await nothing_is_left(ctx)
+
+
+async def test_calls_whose_supervisor_is_killed_are_stopped_and_the_next_one_gets_another(new_ctx, tmp_path):
+    first = await supervisor()
+    ends: list[ProcessEnd] = []
+    calls = [new_ctx() for _ in range(3)]
+
+    async def call(ctx) -> None:
+        ends.append(await run(ctx, FAMILIES["one in a session of its own"], tmp_path))
+
+    async with trio.open_nursery() as nursery:
+        for ctx in calls:
+            nursery.start_soon(call, ctx)
+        for ctx in calls:
+            await ctx.saw("ready\n")
+        os.kill(first.pid, signal.SIGKILL)
+    assert [end.stopped for end in ends] == ["the supervisor of processes was killed"] * 3
+    assert [ctx.alive() for ctx in calls] == [[], [], []]
+    assert (await run(new_ctx(), "exit 4", tmp_path)).exit_code == 4
+    assert (await supervisor()).pid != first.pid
+
+
+async def test_what_has_killed_keeper_and_supervisor_is_found_by_its_mark(ctx, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "DRAIN_SECONDS", 0.0)
+    kill_both = (
+        "read -r _ _ _ above _ </proc/$PPID/stat; grep -qx tk-keeper /proc/$PPID/comm && kill -9 $above $PPID"
+    )
+    end = await run(ctx, f"setsid sleep 600 & {kill_both}; sleep 600", tmp_path)
+    assert end.stopped
+    assert ctx.alive() == []
+    await nothing_is_left(ctx)
+
+
+STOP_KEEPER = "grep -qx tk-keeper /proc/$PPID/comm && kill -STOP $PPID"
+STOP_BOTH = (
+    "read -r _ _ _ above _ </proc/$PPID/stat; grep -qx tk-keeper /proc/$PPID/comm && kill -STOP $above $PPID"
+)
+
+
+@pytest.mark.parametrize("stop", [STOP_KEEPER, STOP_BOTH])
+async def test_a_keeper_that_does_not_answer_is_killed(ctx, tmp_path, monkeypatch, stop):
+    monkeypatch.setattr(tree, "KILL_SECONDS", 0.3)
+    async with running(ctx, f"setsid sleep 600 & {stop}; echo ready; sleep 600", tmp_path):
+        ctx.cancel()
+    await nothing_is_left(ctx)
+
+
+async def test_what_a_keeper_can_not_stop_is_named(ctx, fresh, tmp_path, monkeypatch):
+    deaf = (
+        "import sys; sys.path.append(sys.argv[1]); from keeping import keeper, supervisor;"
+        "keeper.send = lambda *_: None; keeper.LEFT_SECONDS = 0.05; supervisor.main()"
+    )
+    monkeypatch.setattr(supervision, "_PROGRAM", deaf)
+    async with running(ctx, "echo ready; exec sleep 600", tmp_path):
+        ctx.cancel()
+    (pid,) = ctx.alive()
+    assert ctx.survivors == [("process", f"pid {pid} sleep 600")]
+    os.kill(pid, signal.SIGKILL)
+
+
+# ------------------------------------------------------------------------------------------------------ the start
+
+
+async def test_a_cancel_while_the_supervisor_is_started_loses_nothing(ctx, new_ctx, fresh, tmp_path, monkeypatch):
+    starting = trio.Event()
+    cancelled = threading.Event()
+    starts: list[object] = []
+
+    class SlowPopen(subprocess.Popen):
+        def __init__(self, *args, **options) -> None:
+            starts.append(args)
+            trio.from_thread.run_sync(starting.set)
+            cancelled.wait()
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(supervision.subprocess, "Popen", SlowPopen)
+
+    async def body() -> None:
+        with ctx.cut:
+            await run(ctx, "touch marker", tmp_path)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(body)
+        await starting.wait()
+        ctx.cancel()
+        cancelled.set()
+    assert ctx.cut.cancelled_caught
+    assert not (tmp_path / "marker").exists()
+    assert (await run(new_ctx(), "exit 4", tmp_path)).exit_code == 4
+    assert len(starts) == 1
+
+
+async def test_many_calls_run_at_once(new_ctx, tmp_path):
+    calls = [new_ctx() for _ in range(40)]
+    async with trio.open_nursery() as nursery:
+        for number, ctx in enumerate(calls):
+            nursery.start_soon(run, ctx, f"echo {number}", tmp_path)
+    assert [ctx.output for ctx in calls] == [f"{number}\n" for number in range(40)]
+    assert await children_of_the_supervisor() == ""
+
+
+async def test_runs_of_trio_in_one_process_share_a_supervisor(new_ctx, fresh, tmp_path):
+    barrier = threading.Barrier(3)
+    pids: list[int] = []
+
+    async def main() -> None:
+        barrier.wait()
+        assert (await run(new_ctx(), "exit 4", tmp_path)).exit_code == 4
+        pids.append((await supervisor()).pid)
+
+    threads = [threading.Thread(target=trio.run, args=(main,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    for thread in threads:
+        await trio.to_thread.run_sync(thread.join)
+    await main_after(new_ctx, tmp_path, pids)
+
+
+async def main_after(new_ctx, tmp_path: Path, pids: list[int]) -> None:
+    assert (await run(new_ctx(), "exit 4", tmp_path)).exit_code == 4
+    assert pids == [(await supervisor()).pid] * 2
+
+
+async def test_three_hundred_cancelled_calls_leave_no_descriptor_open(new_ctx, tmp_path):
+    pid = (await supervisor()).pid
+
+    def open_files() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{pid}/fd"))
+
+    before = open_files()
+    limits = [(one, resource.prlimit(one, resource.RLIMIT_NOFILE)) for one in (0, pid)]
+    for one, (_, hard) in limits:
+        resource.prlimit(one, resource.RLIMIT_NOFILE, (min(128, hard), hard))
+    try:
+        for _ in range(300):
+            ctx = new_ctx()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run_and_catch, ctx, tmp_path)
+                await ctx.until(lambda ctx=ctx: bool(ctx.held))
+                ctx.cancel()
+            assert ctx.cut.cancelled_caught
+    finally:
+        for one, old in limits:
+            resource.prlimit(one, resource.RLIMIT_NOFILE, old)
+    assert open_files() == before
+    assert await children_of_the_supervisor() == ""
+
+
+async def run_and_catch(ctx, tmp_path: Path) -> None:
+    with ctx.cut:
+        await run(ctx, "exec sleep 600", tmp_path)
+
+
+async def test_a_command_and_an_environment_of_any_size_get_through(ctx, tmp_path):
+    value = "x" * 100_000
+    env = {**os.environ, **{f"BIG_{number}": value for number in range(8)}, "ODD": "\udcff"}
+    end = await run(ctx, f"echo ${{#BIG_7}}; : {value}; printf %s $ODD | wc -c", tmp_path, env=env)
+    assert (end.exit_code, ctx.output) == (0, "100000\n1\n")
+
+
+async def test_a_relative_directory_is_the_kernels(ctx, tmp_path, monkeypatch):
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    await run(ctx, "pwd", Path("below"))
+    assert ctx.output == f"{tmp_path}/below\n"
+
+
+async def test_a_process_has_the_signals_that_a_shell_expects(ctx, tmp_path):
+    await run(ctx, "grep -E 'Sig(Ign|Blk)' /proc/self/status", tmp_path)
+    assert [line.split()[1] for line in ctx.output.splitlines()] == ["0" * 16] * 2
+
+
+async def test_neither_keeper_nor_supervisor_knows_our_keys(ctx, fresh, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    await run(
+        ctx, "exec 2>&1; read -r _ _ _ above _ </proc/$PPID/stat; cat /proc/{$PPID,$above}/environ; echo", tmp_path
+    )
+    assert "TURNKERNEL_" in ctx.output or ctx.output == "\n"
+    assert "sk-secret" not in ctx.output
+
+
+# ----------------------------------------------------------------------------------------------- what is in force
+
+
+async def test_where_nothing_is_missing_the_tree_is_in_force_unless_less_is_wanted():
+    assert containment() == "tree"
+    assert containment("namespace") == "tree"
+    assert containment("group") == "group"
+
+
+async def test_a_supervisor_that_can_not_be_started_is_told_and_the_group_is_in_force(
+    ctx, new_ctx, fresh, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(supervision, "_PROGRAM", "import sys; sys.exit(1)")
+    end = await run(ctx, "echo ok; exit 4", tmp_path)
+    assert end.exit_code == 4
+    assert (
+        ctx.output == "[Held by its process group and mark only: the supervisor of processes ended at once]\nok\n"
+    )
+    assert containment() == "group"
+    again = new_ctx()
+    async with running(again, "setsid bash -c 'echo ready; sleep 600; :' & wait", tmp_path):
+        again.cancel()
+    assert again.alive() == []
+    assert again.output.startswith("[Held by")
+
+
+async def test_where_something_is_missing_the_group_is_in_force_and_nothing_is_said(
+    ctx, fresh, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(supervision, "missing", lambda: "no subreapers")
+    monkeypatch.setattr(sys.modules["turnkernel_tools.containment"], "missing", lambda: "no subreapers")
+    assert containment() == "group"
+    await run(ctx, "echo ok", tmp_path)
+    assert ctx.output == "ok\n"
+    assert supervision._this.running is None
