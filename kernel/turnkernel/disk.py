@@ -74,7 +74,8 @@ class DiskFile:
     One raw descriptor, opened with O_APPEND; never a buffered file, because bytes whose write was reported as
     failed must not appear later. The lock is `flock` on `<path>.lock`: free after a `kill -9` whatever the file
     says, not inherited by processes that are started (O_CLOEXEC), and not dropped when somebody else in this
-    process reads the log, as `lockf` would be.
+    process reads the log, as `lockf` would be. The log is locked as well: it may be known by another name too (a
+    link), and somebody may take the file beside it for left over and remove it.
     """
 
     def __init__(self, path: Path, fd: int, lock: int) -> None:
@@ -98,6 +99,7 @@ class DiskFile:
         try:
             fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                _hold(fd, path)
                 _sync_directory(path.parent)
             except BaseException:
                 os.close(fd)
@@ -170,10 +172,12 @@ class DiskFile:
 
     def close(self) -> None:
         """Close and unlock."""
+        # Not left to the closing: a sync that goes on has a copy, and a process that is just being started has one
+        # until its exec is over.
         with self._closing:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
-        # Not left to the closing: a process that is just being started has a copy until its exec is over.
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)
 
@@ -232,14 +236,18 @@ def _lock(path: Path) -> int:
     lock_path = path.with_name(path.name + ".lock")
     lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise SessionLiveError(str(path)) from None
+        _hold(lock, path)
     except BaseException:
         os.close(lock)
         raise
     return lock
+
+
+def _hold(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SessionLiveError(str(path)) from None
 
 
 def _sync_directory(path: Path) -> None:

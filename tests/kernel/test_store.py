@@ -186,6 +186,23 @@ def test_a_log_that_another_process_holds_is_refused_and_free_after_its_kill(pat
     FileStore.open(path).close()
 
 
+def test_a_log_is_one_log_by_whatever_name_it_is_opened(path):
+    store = FileStore.open(path)
+    other = path.with_name("other.log")
+    other.symlink_to(path)
+    hard = path.with_name("hard.log")
+    hard.hardlink_to(path)
+    for name in (other, hard):
+        with pytest.raises(SessionLiveError, match=name.name):
+            FileStore.open(name)
+    path.with_name("session.log.lock").unlink()
+    with pytest.raises(SessionLiveError):
+        FileStore.open(path)
+    store.close()
+    FileStore.open(other).close()
+    FileStore.open(path).close()
+
+
 def test_a_log_that_this_process_holds_is_refused_and_reading_it_does_not_let_go(path):
     store = FileStore.open(path)
     with pytest.raises(SessionLiveError):

@@ -253,7 +253,6 @@ def test_a_log_of_a_later_format_is_refused_and_not_written_to():
         b"Dear Bob,\n\nhow are you?\n",
         b"{}\n",
         b'{"crc":"12345678","seq":1,"type":',
-        b"\n",
     ],
 )
 def test_a_file_that_does_not_begin_as_a_log_is_refused(text):
