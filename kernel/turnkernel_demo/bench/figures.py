@@ -89,10 +89,12 @@ def figure_to_json(figure: Figure) -> dict[str, Any]:
         "runs": len(figure.subject.seconds),
         "median": milliseconds(figure.subject.median),
         "p95": milliseconds(figure.subject.p95),
+        "best": milliseconds(figure.subject.best),
         "floor": {
             "title": figure.floor_title,
             "median": milliseconds(figure.floor.median),
             "p95": milliseconds(figure.floor.p95),
+            "best": milliseconds(figure.floor.best),
         },
         "ratio": round(figure.ratio, 3),
         "over": milliseconds(figure.subject.median - figure.floor.median),

@@ -55,19 +55,34 @@ async def _kernel(scratch: Path, journal_type: type[Journal] = Journal) -> Mappi
                 if isinstance(record.event, ToolOutput):
                     break
             flushed = ClockedJournal.flushing
+            began = trio.current_time()
             receipt = session.cancel()
+            returned = trio.current_time() - began
             reached = (await receipt.settled()).milestones
     log.unlink()
-    return {**reached, "start": seen[ToolOutput].t - seen[ToolCall].t, "flushed": flushed}
+    return {**reached, "returned": returned, "start": seen[ToolOutput].t - seen[ToolCall].t, "flushed": flushed}
 
 
-def _shares(bare: Series, clocked: Series) -> Sequence[Share]:
+def _shares_of_the_start(bare: Series, clocked: Series) -> Sequence[Share]:
     """Where the time of a start goes, from runs with a clock in the flush."""
     child, flushed = bare.median("start"), clocked.median("flushed")
     return [
         Share("the bare child: fork, exec, its first word", child),
         Share("tool/start made durable before the body runs", flushed),
         Share("the rest: records, pipes, keeping hold of the process", clocked.median("start") - child - flushed),
+    ]
+
+
+def _shares_of_the_end(bare: Series, ours: Series) -> Sequence[Share]:
+    """Where the time goes from the cancel until the processes of the call are confirmed gone."""
+    child, returned = bare.median("gone"), ours.median("returned")
+    return [
+        Share("SIGTERM and wait of the bare child", child),
+        Share("cancel() itself", returned),
+        Share(
+            "the rest: the way to the signal, the look for others, the way back",
+            ours.median("processes_gone") - child - returned,
+        ),
     ]
 
 
@@ -84,7 +99,7 @@ async def measure_processes(runs: int, scratch: Path, tick: Tick) -> list[Figure
             bare["start"],
             ours["start"],
             Limit(1.0, 5e-3),
-            shares=_shares(bare, clocked),
+            shares=_shares_of_the_start(bare, clocked),
         ),
         Figure(
             "bash_gone",
@@ -93,6 +108,7 @@ async def measure_processes(runs: int, scratch: Path, tick: Tick) -> list[Figure
             bare["gone"],
             ours["processes_gone"],
             Limit(1.5, 2e-3),
+            shares=_shares_of_the_end(bare, ours),
         ),
         Figure("bash_ended", "bash: turn ended", child, bare["gone"], ours["ended"]),
         Figure("bash_durable", "bash: durable", child, bare["gone"], ours["durable"]),
