@@ -42,8 +42,9 @@ from .replay import Context
 from .store import FileStore, MemoryStore, Store
 from .text import is_blank, scrub
 from .tool import Tool
+from .wording import Wording
 
-__all__ = ["EventCursor", "Session", "open_session"]
+__all__ = ["EventCursor", "Session", "open_session", "recover"]
 
 
 class EventCursor:
@@ -270,6 +271,10 @@ async def _open_store(path: str | PathLike[str] | Store | None, durability: str)
     return path, durability
 
 
+_SHORT_BYTES = 64 * 1024
+"""A log that is read in less time than a thread's start and end would add to."""
+
+
 def _loaded(journal: Journal, salvage: bool) -> tuple[PassedOver | None, Salvaged | None]:
     try:
         return journal.load(), None
@@ -283,29 +288,38 @@ async def _load(journal: Journal, store: Store, salvage: bool) -> tuple[PassedOv
     if store.size and not is_log(store):
         # Somebody's letter of one line would be taken for the torn beginning of a log, and written to.
         raise LogDamagedError(store.where, 0, 1, "no log: there is no record at its beginning")
-    if isinstance(store, MemoryStore):
+    if store.size <= _SHORT_BYTES:
         return _loaded(journal, salvage)
     # A long log must not hold up other sessions of this trio run.
     return await trio.to_thread.run_sync(_loaded, journal, salvage)
 
 
-def _opening(
+def recover(
     journal: Journal,
-    containment: str,
-    parent: Parent | None,
+    wording: Wording,
     passed_over: PassedOver | None,
-    salvaged: Salvaged | None,
-) -> SessionOpen:
+    salvaged: Salvaged | None = None,
+    *,
+    containment: str = "none",
+    parent: Parent | None = None,
+) -> None:
+    """Open the next epoch of a journal that was loaded, and close what a crash left open. Synchronous.
+
+    Deterministic but for the wall clock and, in a new log, the session's id. Raises `LogFailedError`.
+    """
     known = journal.grammar.opened
-    return SessionOpen(
-        known.session if known is not None else new_session_id(),
-        datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-        journal.durability,
-        containment,
-        parent=parent or (known.parent if known is not None else None),
-        passed_over=(passed_over,) if passed_over is not None else (),
-        salvaged=salvaged,
+    journal.append(
+        SessionOpen(
+            known.session if known is not None else new_session_id(),
+            datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            journal.durability,
+            containment,
+            parent=parent or (known.parent if known is not None else None),
+            passed_over=(passed_over,) if passed_over is not None else (),
+            salvaged=salvaged,
+        )
     )
+    journal.append(*closers(journal.grammar, wording, INTERRUPTION))
 
 
 @asynccontextmanager
@@ -344,8 +358,7 @@ async def open_session(
     try:
         passed_over, salvaged = await _load(journal, store, salvage)
         kernel = Kernel(journal, context, provider, tools, settings)
-        journal.append(_opening(journal, containment, parent, passed_over, salvaged))
-        journal.append(*closers(journal.grammar, settings.wording, INTERRUPTION))
+        recover(journal, settings.wording, passed_over, salvaged, containment=containment, parent=parent)
         await journal.flush()
     except BaseException:
         journal.close()
