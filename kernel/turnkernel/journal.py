@@ -197,7 +197,7 @@ class Journal:
         try:
             self._store.write(b"".join([line for _, line in entries]) if len(entries) > 1 else entries[0][1])
         except OSError as error:
-            raise self._fail("append", error) from error
+            raise self._fail("append", error, lost=len(entries)) from error
         for record, line in entries:
             self._keep(offset, record)
             offset += len(line)
@@ -211,11 +211,12 @@ class Journal:
         for apply in self._folds[record.event.type]:
             apply(record)
 
-    def _failure(self, what: str, error: OSError) -> LogFailedError:
-        return LogFailedError(what, self.where, error.strerror or str(error), self.seq - self._synced)
+    def _failure(self, what: str, error: OSError, lost: int = 0) -> LogFailedError:
+        """`lost` records are known to the grammar and not in the log."""
+        return LogFailedError(what, self.where, error.strerror or str(error), self.seq - lost - self._synced)
 
-    def _fail(self, what: str, error: OSError) -> LogFailedError:
-        return self._close_for_writing(self._failure(what, error))
+    def _fail(self, what: str, error: OSError, lost: int = 0) -> LogFailedError:
+        return self._close_for_writing(self._failure(what, error, lost))
 
     def _close_for_writing(self, failure: LogFailedError) -> LogFailedError:
         self.failure = failure
@@ -255,7 +256,9 @@ class Journal:
         if self.full is not None:
             raise self.full
 
+    @trio.lowlevel.enable_ki_protection
     async def _sync(self) -> None:
+        # Protected, but for its wait: a leader that is gone without a word leaves the others waiting for ever.
         self._syncing = True
         try:
             # Abandoned on cancel: a cancelled waiter must not hang on a stuck disk. The one-token limiter makes
@@ -293,7 +296,8 @@ class Journal:
 
     def _read_from(self, seq: int, until: int) -> list[Record]:
         """A batch of records from the store, up to number `until`, which is in memory."""
-        offset = next(at for number, at in reversed(self._marks) if number <= seq)
+        # No mark: not even the first record could be written.
+        offset = next((at for number, at in reversed(self._marks) if number <= seq), self._store.size)
         found: list[Record] = []
         for _, line, _ in lines_outside(self._store, self._loader.gaps, offset):
             record = decode(line)
