@@ -3,7 +3,7 @@
 Appends what the call shows, lists what it holds, and shields what it must not have cut.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from .gate import ask
 from .grammar import LOG_OUTPUT_BYTES
 from .kernel import Kernel, LiveCall
 from .text import Clip, safe
-from .tool import Answered, Tool, resume_key
+from .tool import Answered
 
 __all__ = ["CallContext", "Checkpoints"]
 
@@ -45,45 +45,46 @@ class Checkpoints:
         elif isinstance(event, ToolResult):
             key = self._open.pop(event.call, None)
             if key is not None and event.status == "ok":
-                del self._states[key]
+                # Gone already where two calls of the same work both left one.
+                self._states.pop(key, None)
 
-    def key(self, tool: Tool, input: Mapping[str, Any]) -> str:
-        """The key of a piece of work."""
-        return resume_key(tool, input)
-
-    def state(self, tool: Tool, input: Mapping[str, Any]) -> Any:
+    def state(self, tool: str, key: str) -> Any:
         """Where the same work got to before, or None."""
-        if not self._states:
-            return None
-        return self._states.get((tool.name, resume_key(tool, input)))
+        return self._states.get((tool, key))
 
 
 class CallContext:
     """See `tool.ToolContext`, whose promises this keeps."""
 
-    def __init__(self, kernel: Kernel, authority: Authority, live: LiveCall, key: str, resumed_state: Any) -> None:
+    def __init__(self, kernel: Kernel, authority: Authority, live: LiveCall) -> None:
         self._kernel = kernel
         self._authority = authority
         self._live = live
-        self._key = key
+        self._key = ""
+        self._open: list[trio.CancelScope] = []
+        """The critical sections that are open."""
         self._shown = 0
         self._tail: Clip | None = None
         """What came after the head, once that was full."""
         self._stream = "stdout"
         self._over = False
         self.call_id = live.use.id
-        self.resumed_state = resumed_state
+        self.resumed_state: Any = None
 
     def __repr__(self) -> str:
         return f"<CallContext {self.call_id} {'over' if self._over else self._live.phase}>"
 
+    def resume(self, key: str, state: Any) -> None:
+        """The key of the call's work, and where it got to before."""
+        self._key, self.resumed_state = key, state
+
     def close(self) -> None:
         """The body has returned: the tail of its output is logged, and nothing more may be said in its name."""
+        self._over = True
         if self._tail is not None and self._tail.total:
             self._kernel.append(
                 ToolOutputEvent(self._authority.turn, self.call_id, self._stream, self._tail.text())
             )
-        self._over = True
 
     def _check(self) -> None:
         if self._over:
@@ -106,33 +107,45 @@ class CallContext:
         text = safe(text)
         if not text:
             return
-        if self._tail is not None:
+        if self._tail is None:
+            data = text.encode()
+            head = data[: _HEAD_BYTES - self._shown].decode(errors="ignore")
+            text = text[len(head) :]
+            self._shown += len(head.encode())
+            if text:
+                self._tail = Clip(LOG_OUTPUT_BYTES - _HEAD_BYTES)
+            if head:
+                self._kernel.append(ToolOutputEvent(self._authority.turn, self.call_id, stream, head))
+        if self._tail is not None and text:
             self._tail.add(text)
             self._stream = stream
-            return
-        self._shown += len(text.encode())
-        if self._shown >= _HEAD_BYTES:
-            self._tail = Clip(LOG_OUTPUT_BYTES - _HEAD_BYTES)
-        self._kernel.append(ToolOutputEvent(self._authority.turn, self.call_id, stream, text))
 
     def checkpoint(self, state: Any) -> None:
         """Append `tool/checkpoint`. Raises TypeError for a state that is no JSON value."""
         self._check()
         state = orjson.loads(orjson.dumps(state))
+        self._live.checkpointed = True
         self._kernel.append(
             ToolCheckpoint(self._authority.turn, self.call_id, self._live.use.name, self._key, state)
         )
-        self._live.checkpointed = True
 
     @contextmanager
     def critical(
         self, reason: str, seconds: float, *, now_seconds: float = 0.0
     ) -> Generator[trio.CancelScope, None, None]:
-        """A bounded shield, listed, that has `now_seconds` left once the urgency is *now*."""
+        """A bounded shield, listed, that has `now_seconds` left once the urgency is *now*.
+
+        One inside another ends with it at the latest, so that bounds don't add up.
+        """
         self._check()
-        scope = shield("critical section", seconds, outer_deadline=self._kernel.deadline)
-        with scope, self._authority.section(scope, now_seconds):
-            yield scope
+        outer = min([self._kernel.deadline, *(section.deadline for section in self._open)])
+        scope = shield("critical section", seconds, outer_deadline=outer)
+        self._open.append(scope)
+        try:
+            with scope, self._authority.section(scope, now_seconds):
+                yield scope
+        finally:
+            self._open.remove(scope)
 
     @property
     def thread_grace_seconds(self) -> float:

@@ -7,23 +7,24 @@ is decided here is decided synchronously (`_ready`); the tasks only wait.
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import trio
 
-from .causes import Cause, Urgency
+from .causes import Answer, Cause, Urgency
 from .context import CallContext, Checkpoints
-from .errors import GrammarError, LogFailedError
-from .events import Error, ResultStatus, ToolCall, ToolResult, ToolStart
-from .gate import Gate, Refused
+from .errors import LogFailedError
+from .events import ResultStatus, ToolCall, ToolResult, ToolStart
+from .faults import apart, errors_of, is_ours, leaves
+from .gate import AfterHook, Gate, Refused
 from .journal import microseconds
 from .kernel import Kernel, LiveCall
 from .messages import ToolUse
 from .text import clip, is_blank, safe
-from .tool import Tool, ToolOutput
+from .tool import Tool, ToolOutput, resume_key
 from .wording import MODEL_OUTPUT_BYTES, CallFacts
 
-__all__ = ["Dispatch", "errors_of", "leaves", "stop_call"]
+__all__ = ["Dispatch", "stop_call"]
 
 
 class Dispatch:
@@ -116,7 +117,8 @@ class Dispatch:
             cut = result is None
             result = result or self._cut(live, tool)
             self._close(result)
-        if cut and (live.stopped_by is None or self._authority.cause is not None):
+        if (cut and live.stopped_by is None) or self._cancelled():
+            # Nothing more begins: no queued call is looked at, no hook is told.
             return
         self._running -= 1
         self._exclusive = False
@@ -131,8 +133,7 @@ class Dispatch:
             return self._result(live, cleared.status, cleared.text)
         live.phase = "running"
         live.started = trio.current_time()
-        key, state = self._checkpoints.key(tool, cleared), self._checkpoints.state(tool, cleared)
-        ctx = CallContext(self._kernel, self._authority, live, key, state)
+        ctx = CallContext(self._kernel, self._authority, live)
         if tool.timeout is None:
             return await self._run(live, tool, ctx, cleared)
         result = None
@@ -155,14 +156,16 @@ class Dispatch:
         kernel.append(ToolStart(turn, use.id, use.name, cleared, tool.effect))
         if tool.effect != "read_only":
             await kernel.journal.flush()
-            # The flush may have outlived a cancel.
-            await trio.lowlevel.checkpoint_if_cancelled()
+        # The last thing before every body: the flush, or the append, may have outlived a cancel.
+        await trio.lowlevel.checkpoint_if_cancelled()
         return cleared
 
     async def _run(
         self, live: LiveCall, tool: Tool, ctx: CallContext, input: Mapping[str, Any]
     ) -> ToolResult | None:
         try:
+            key = resume_key(tool, input)
+            ctx.resume(key, self._checkpoints.state(tool.name, key))
             output = await tool.run(ctx, input)
         except trio.Cancelled:
             if tool.timeout is not None:
@@ -170,17 +173,15 @@ class Dispatch:
             # Caught here already, because every frame that it would unwind costs time; see `_call`.
             return None
         except Exception as error:
-            if any(isinstance(leaf, LogFailedError | GrammarError) for leaf in leaves(error)):
-                raise  # the kernel's, met by the tool's use of its context
+            if is_ours(error, self._kernel.journal):
+                raise
             return self._raised(live, tool, error)
         except BaseExceptionGroup as group:
-            cancelled, rest = group.split(trio.Cancelled)
-            if rest is None or not isinstance(rest, Exception):
+            cancelled, rest = apart(group)
+            if cancelled is None or rest is None or is_ours(rest, self._kernel.journal):
                 raise
-            result = self._raised(live, tool, rest)
-            if cancelled is not None:
-                raise cancelled from None
-            return result
+            self._note(live, rest)
+            raise cancelled from None
         finally:
             ctx.close()
         return self._returned(live, output, tool)
@@ -198,12 +199,14 @@ class Dispatch:
 
     def _raised(self, live: LiveCall, tool: Tool, error: Exception) -> ToolResult:
         """A failure of the body. While it is being stopped it is noted, and does not hide that it was stopped."""
+        self._note(live, error)
+        return self._worded("error" if self._cause(live) is None else "stopped", live, tool)
+
+    def _note(self, live: LiveCall, error: Exception) -> None:
         shown = "; ".join(f"{type(leaf).__name__}: {safe(str(leaf))}".rstrip(": ") for leaf in leaves(error))
         live.error = shown
-        if self._cause(live) is None:
-            return self._worded("error", live, tool)
-        self._authority.errors += errors_of(error, f"call {live.use.id}")
-        return self._worded("stopped", live, tool)
+        if self._cancelled() or live.stopped_by is not None:
+            self._authority.errors += errors_of(error, f"call {live.use.id}")
 
     def _cut(self, live: LiveCall, tool: Tool) -> ToolResult:
         """The result of a call that a cancel cut, by how far it had come."""
@@ -223,6 +226,9 @@ class Dispatch:
         ours = (self._authority.nursery, self._nursery)
         own = any(nursery is not None and nursery.cancel_scope.cancel_called for nursery in ours)
         return not own and trio.current_effective_deadline() == -math.inf
+
+    def _cancelled(self) -> bool:
+        return self._authority.cause is not None or self._cut_from_outside()
 
     def _cause(self, live: LiveCall) -> Cause | None:
         return live.stopped_by or self._authority.cause
@@ -254,12 +260,13 @@ class Dispatch:
         del self._kernel.calls[result.call]
         self._kernel.append(result)
 
-    async def _after(self, hook: Any, result: ToolResult) -> None:
+    async def _after(self, hook: AfterHook, result: ToolResult) -> None:
         try:
             await hook(result)
-        except LogFailedError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the result stands; the hook's failure is told in turn/end
+        except Exception as error:
+            if is_ours(error, self._kernel.journal):
+                raise
+            # The result stands; the hook's failure is told in turn/end.
             self._authority.errors += errors_of(error, f"after-hook of call {result.call}")
 
 
@@ -268,16 +275,16 @@ def _seconds(live: LiveCall) -> float | None:
     return microseconds(trio.current_time() - live.started) if live.phase == "running" else None
 
 
-def stop_call(kernel: Kernel, call_id: str, cause: Cause = Cause.USER) -> bool | None:
-    """Stop one call. Synchronous. True if it was, None if it is being stopped already, False if it has ended.
+def stop_call(kernel: Kernel, call_id: str, cause: Cause = Cause.USER) -> Answer:
+    """Stop one call. Synchronous, never raises. `stale` where it has its result, or never was.
 
     One that is queued gets its result at once; one that a trio task has taken up gets it from that task.
     """
     live = kernel.calls.get(call_id)
     if live is None:
-        return False
+        return Answer.STALE
     if live.stopped_by is not None:
-        return None
+        return Answer.REPEATED
     live.stopped_by = cause
     if live.scope is not None:
         live.scope.cancel(reason=cause.value)
@@ -287,27 +294,8 @@ def stop_call(kernel: Kernel, call_id: str, cause: Cause = Cause.USER) -> bool |
         facts = CallFacts(live.use.name, cause=cause, alone=True)
         text = kernel.wording.result("not_started", facts)
         del kernel.calls[call_id]
-        kernel.append(ToolResult(authority.turn, call_id, live.use.name, "not_started", True, text))
-    return True
-
-
-def leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions of a group, however deep; of a single one, itself."""
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        return [leaf for one in group.exceptions for leaf in leaves(one)]
-    return [error]
-
-
-def errors_of(error: BaseException, place: str) -> list[Error]:
-    """What `turn/end` says of an exception: its leaves but the cancels."""
-    return [
-        Error(qualified_name(type(leaf)), clip(safe(str(leaf)), 4096), place)
-        for leaf in leaves(error)
-        if not isinstance(leaf, trio.Cancelled)
-    ]
-
-
-def qualified_name(cls: type) -> str:
-    """A class's name, with its module unless it is built in."""
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+        try:
+            kernel.append(ToolResult(authority.turn, call_id, live.use.name, "not_started", True, text))
+        except LogFailedError:
+            pass  # it will not start all the same; the failure is told by whoever waits on the log
+    return Answer.APPLIED

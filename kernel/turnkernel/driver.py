@@ -3,15 +3,13 @@
 Both live in the session's nursery and end with it.
 """
 
-from collections.abc import Sequence
-
 import trio
 
 from .cancel import Authority, shield
 from .causes import Cause, Urgency
 from .context import Checkpoints
 from .errors import InternalError, LogFailedError
-from .events import Event, TurnStuck
+from .events import TurnStuck
 from .gate import Gate
 from .inbox import claim, has_work
 from .kernel import Kernel
@@ -33,7 +31,6 @@ class Driver:
         self._going = False
         self._busy = False
         """Whether it is between finding work and having done it."""
-        self._last_outcome = "completed"
         self._nursery: trio.Nursery | None = None
         kernel.journal.on_failure = self._log_failed
 
@@ -63,8 +60,8 @@ class Driver:
         if not self._going or self._kernel.journal.failure is not None:
             return False
         # A notice does not wake the model after a turn that was cut: it waits for the next prompt.
-        notices = self._last_outcome not in ("aborted", "interrupted")
-        return has_work(self._kernel.grammar, notices=notices)
+        grammar = self._kernel.grammar
+        return has_work(grammar, notices=grammar.last_outcome not in ("aborted", "interrupted"))
 
     @trio.lowlevel.enable_ki_protection
     async def _drive(self) -> None:
@@ -82,19 +79,12 @@ class Driver:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 claimed = claim(kernel.grammar) if self._runnable() else []
                 if claimed:
-                    await self._one_turn(claimed)
+                    await Turn(kernel, self._gate, self._checkpoints).run(claimed)
             self._give_up(kernel.journal.failure)
-        except* LogFailedError:
-            self._give_up(kernel.journal.failure)
+        except* LogFailedError as group:
+            self._give_up(kernel.journal.failure or kernel.journal.full or _internal(group))
         except* Exception as group:  # noqa: BLE001 - a fault of the kernel leaves the block as what it is
             self._give_up(_internal(group))
-
-    async def _one_turn(self, claimed: Sequence[Event]) -> None:
-        turn = Turn(self._kernel, self._gate, self._checkpoints)
-        try:
-            await turn.run(claimed)
-        finally:
-            self._last_outcome = turn.outcome or self._last_outcome
 
     def _give_up(self, fault: Exception | None) -> None:
         self.fault = fault

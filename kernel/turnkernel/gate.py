@@ -11,8 +11,8 @@ import attrs
 import orjson
 import trio
 
-from .errors import LogFailedError
 from .events import AskAnswer, AskClosed, AskOpened, InboxConsumed, Record, ResultStatus, ToolResult
+from .faults import is_ours
 from .kernel import Kernel, LiveCall, PendingAsk
 from .tool import Answered
 from .wording import CallFacts
@@ -43,7 +43,10 @@ Hook = Callable[[str, Mapping[str, Any]], Awaitable[Block | Rewrite | None]]
 
 
 class AfterHook(Protocol):
-    """Told of a call's result after it is in the log. May be cancelled; an exception is logged with the turn."""
+    """Told of a call's result after it is in the log, if a trio task had taken the call up and the turn goes on.
+
+    May be cancelled; holds up the end of its step while it runs. An exception is logged with the turn.
+    """
 
     async def __call__(self, result: ToolResult) -> None:
         """See the class."""
@@ -101,7 +104,7 @@ class Gate:
         """The input that the call may run with, or why it may not. May be cancelled anywhere."""
         name, input = live.use.name, live.use.input
         for hook in self.hooks:
-            word = await _asked(hook, name, input)
+            word = await _asked(kernel, hook, name, input)
             if isinstance(word, Block):
                 return _refused(kernel, live, "blocked", word.reason)
             if isinstance(word, Rewrite):
@@ -112,7 +115,9 @@ class Gate:
             return _refused(kernel, live, "no_approver")
         return await self._approved(kernel, live, input)
 
-    async def _approved(self, kernel: Kernel, live: LiveCall, input: Mapping[str, Any]) -> Any:
+    async def _approved(
+        self, kernel: Kernel, live: LiveCall, input: Mapping[str, Any]
+    ) -> Mapping[str, Any] | Refused:
         text = f"{live.use.name} {orjson.dumps(dict(input), option=orjson.OPT_SORT_KEYS).decode()}"
         if text in self._denied:
             return Refused("denied", kernel.wording.denied_again(CallFacts(live.use.name)))
@@ -122,12 +127,17 @@ class Gate:
         return _refused(kernel, live, "denied", said.text)
 
 
-async def _asked(hook: Hook, name: str, input: Mapping[str, Any]) -> Block | Rewrite | None:
+async def _asked(kernel: Kernel, hook: Hook, name: str, input: Mapping[str, Any]) -> Block | Rewrite | None:
     try:
-        return await hook(name, input)
-    except LogFailedError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a hook that fails must not let the call through
+        word = await hook(name, input)
+        if isinstance(word, Rewrite):
+            # What the log can't hold no tool is given.
+            return attrs.evolve(word, input=orjson.loads(orjson.dumps(dict(word.input))))
+        return word
+    except Exception as error:
+        if is_ours(error, kernel.journal):
+            raise
+        # A hook that fails must not let the call through.
         return Block(f"a hook failed: {type(error).__name__}: {error}")
 
 
@@ -157,8 +167,6 @@ async def ask(
         if pending.answered is None:
             # Not with an answer in hand already: a wait would ask the cancel and lose it.
             await pending.closed.wait()
-        elif pending.answered.answer == "withdrawn":
-            await trio.lowlevel.checkpoint_if_cancelled()
     finally:
         del kernel.asks[event.ask]
         if opened and pending.answered is None:
@@ -166,6 +174,9 @@ async def ask(
             kernel.append(AskClosed(turn, live.use.id, event.ask, "withdrawn"))
         live.asking = pending.answered is None or pending.answered.answer == "withdrawn"
     assert pending.answered is not None
+    if live.asking:
+        # Withdrawn by a cancel, inside a critical section it may be: whoever asks again is told.
+        await trio.lowlevel.checkpoint_if_cancelled()
     return pending.answered
 
 
@@ -173,7 +184,7 @@ def answer(kernel: Kernel, ask_id: str, word: AskAnswer, text: str = "") -> bool
     """A person's answer. Synchronous. False, and nothing happens, where no such ask is open.
 
     A word that does not fit the kind of ask is a ValueError: a question takes `answer` and `dismissed`, an
-    approval `allow`, `allow_always`, `deny`, `deny_stop` and `dismissed` (which denies).
+    approval `allow`, `allow_always`, `deny`, `deny_stop` and `dismissed` (which denies). Raises `LogFailedError`.
     """
     pending = kernel.asks.get(ask_id)
     if pending is None or pending.answered is not None:

@@ -174,6 +174,7 @@ class Grammar:
         "epoch",
         "ids",
         "items",
+        "last_outcome",
         "opened",
         "seq",
         "session",
@@ -191,6 +192,8 @@ class Grammar:
         """The last opening."""
         self.turns = 0
         """How many turns were started."""
+        self.last_outcome: str | None = None
+        """How the last turn ended."""
         self.turn: OpenTurn | None = None
         self.step: OpenStep | None = None
         self.asks: dict[str, AskOpened] = {}
@@ -281,6 +284,7 @@ def _turn_cancel(grammar: Grammar, event: TurnCancel, t: float) -> None:
 
 def _turn_end(grammar: Grammar, event: TurnEnd, t: float) -> None:
     grammar.turn = None
+    grammar.last_outcome = event.outcome
     # A steer that its turn has not read is a prompt from now on.
     for item in grammar.items.values():
         if isinstance(item, InboxQueued) and item.kind == "steer":

@@ -1,10 +1,10 @@
 """What all rooms of one session share: its log, its ports, its settings, and the slot of the authority.
 
 Holds the one synchronous function that cancels, because every room may cause a cancel and none may do it in its
-own way. Uses trio for the receipt only.
+own way. Only a receipt waits.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -187,18 +187,16 @@ class Kernel:
         if turn is not None and (authority is None or authority.turn != turn):
             return Receipt(Answer.STALE, cause, turn, going_on=tasks)
         if authority is None:
-            dropped = () if keep_inbox or self.journal.closed else tuple(self.queued("prompt", "steer"))
-            self._record([InboxCanceled(item.item, "cancel") for item in dropped])
+            dropped = () if keep_inbox or self.journal.closed else self._drop()
             self.changed.unpark_all()
             return Receipt(Answer.IDLE, cause, None, dropped, tasks)
         answer = authority.cancel(cause, urgency or _urgency(authority, cause))
         dropped = ()
         if answer is Answer.APPLIED:
-            events: list[Event] = [TurnCancel(authority.turn), *self._withdrawals(authority.turn)]
-            if not keep_inbox:
-                dropped = tuple(self.queued("prompt", "steer"))
-                events += [InboxCanceled(item.item, "cancel") for item in dropped]
-            self._record(events)
+            self._record([TurnCancel(authority.turn)])
+            # Apart, because a full disk still takes what closes.
+            self._record(self._withdrawals(authority.turn))
+            dropped = () if keep_inbox else self._drop()
             self.cancelled.unpark_all()
         first = authority.cause or cause
         return Receipt(answer, first, authority.turn, dropped, tasks, authority, self.journal)
@@ -209,16 +207,23 @@ class Kernel:
         for pending in self.asks.values():
             if pending.answered is None:
                 pending.answered = Answered("withdrawn", "")
+                pending.closed.set()
                 events.append(AskClosed(turn, pending.event.call, pending.event.ask, "withdrawn"))
         return events
 
-    def _record(self, events: list[Event]) -> None:
+    def _drop(self) -> tuple[InboxQueued, ...]:
+        """Drop what is queued; what was dropped. What the log does not take stays queued."""
+        queued = tuple(self.queued("prompt", "steer"))
+        taken = self._record([InboxCanceled(item.item, "cancel") for item in queued])
+        return queued if taken else ()
+
+    def _record(self, events: Sequence[Event]) -> bool:
         try:
-            if events:
-                self.journal.append(*events)
+            self.journal.append(*events)
         except LogFailedError:
             # The scope is cancelled, which is what counts; the failure is told by whoever waits on the log.
-            pass
+            return False
+        return True
 
 
 def _urgency(authority: Authority, cause: Cause) -> Urgency:

@@ -87,13 +87,15 @@ class RetryPolicy:
     """How often at most, per step."""
     backoff_seconds: float = 0.5
     """The first wait; each later one is twice as long, up to 30 s."""
+    longest_wait_seconds: float = 600.0
+    """A server that asks for more is not waited for."""
 
     def wait(self, failed: int, retry_after: float | None) -> float | None:
         """Seconds to wait after the `failed`-th attempt (from 1), or None to give up.
 
-        A server's `retry_after` is honoured when it is longer than ours.
+        A server's `retry_after` is honoured when it is longer than ours, up to `longest_wait_seconds`.
         """
-        if failed > self.retries:
+        if failed > self.retries or (retry_after or 0.0) > self.longest_wait_seconds:
             return None
         ours = min(self.backoff_seconds * 2.0 ** (failed - 1), 30.0)
         return max(ours, retry_after or 0.0)

@@ -138,12 +138,17 @@ class Session:
         return item
 
     def withdraw(self, item: str) -> bool:
-        """Take a queued item back. Synchronous. False if it was consumed or dropped before."""
-        queued = self._kernel.grammar.items.get(item)
-        if not isinstance(queued, InboxQueued) or self._kernel.journal.failure is not None:
+        """Take a queued item back. Synchronous, never raises. False if it was consumed or dropped before, or the
+        log does not take it any more.
+        """
+        kernel = self._kernel
+        if not isinstance(kernel.grammar.items.get(item), InboxQueued) or kernel.journal.closed:
             return False
-        self._kernel.append(InboxCanceled(item, "withdrawn"))
-        self._kernel.changed.unpark_all()
+        try:
+            kernel.append(InboxCanceled(item, "withdrawn"))
+        except LogFailedError:
+            return False
+        kernel.changed.unpark_all()
         return True
 
     def go_on(self) -> None:
@@ -162,23 +167,26 @@ class Session:
     def cancel_call(self, call_id: str) -> Receipt:
         """Stop one call; the turn goes on and the model is told. Synchronous, never raises.
 
-        `applied`, `repeated` if it is being stopped already, `stale` if it has its result or never was.
+        `applied`, `repeated` if it is being stopped already, `stale` if it has its result or never was. The
+        receipt settles when the turn does, which was not cancelled.
         """
-        authority = self._kernel.authority
-        turn = authority.turn if authority is not None else None
-        try:
-            stopped = stop_call(self._kernel, call_id)
-        except LogFailedError:
-            stopped = True  # its scope is cancelled; the failure is told by whoever waits on the log
-        answer = {True: Answer.APPLIED, None: Answer.REPEATED, False: Answer.STALE}[stopped]
-        return Receipt(answer, Cause.USER, turn, going_on=tuple(self._kernel.grammar.tasks.values()))
+        kernel = self._kernel
+        authority = kernel.authority
+        answer = stop_call(kernel, call_id)
+        tasks = tuple(kernel.grammar.tasks.values())
+        if authority is None or answer is Answer.STALE:
+            return Receipt(answer, Cause.USER, self.turn, going_on=tasks)
+        return Receipt(answer, Cause.USER, self.turn, (), tasks, authority, kernel.journal)
 
     def stop_all(self) -> Receipt:
-        """Cancel the turn and end every task. Synchronous, never raises."""
+        """Cancel the turn, and with it everything that the session runs. Synchronous, never raises."""
         return self.cancel()
 
     def answer(self, ask: str, word: AskAnswer, text: str = "") -> bool:
-        """A person's answer to an ask. Synchronous; False, and nothing happens, where no such ask is open."""
+        """A person's answer to an ask. Synchronous; False, and nothing happens, where no such ask is open.
+
+        Raises ValueError for a word that does not fit the kind of ask, and `LogFailedError`.
+        """
         return gates.answer(self._kernel, ask, word, text)
 
     # ---------------------------------------------------------------------------------------------- watch

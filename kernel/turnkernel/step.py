@@ -10,8 +10,8 @@ import trio
 from .assemble import assemble
 from .cancel import Authority
 from .context import Checkpoints
-from .dispatch import Dispatch, errors_of
-from .errors import GrammarError, LogFailedError, ProviderError
+from .dispatch import Dispatch
+from .errors import ProviderError
 from .events import (
     Delta,
     Error,
@@ -22,6 +22,7 @@ from .events import (
     StepStart,
     ToolResult,
 )
+from .faults import apart, errors_of, is_ours
 from .gate import Gate
 from .inbox import steers
 from .kernel import Kernel
@@ -138,16 +139,17 @@ class Step:
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             await self._stream(step, request)
-        except (LogFailedError, GrammarError):
-            raise
         except ProviderError as error:
             return _Failure("ProviderError", safe(error.text), error.retryable, error.retry_after, error.kind)
-        except Exception as error:  # noqa: BLE001 - whatever a provider raises ends the turn, told in the log
+        except Exception as error:
+            if is_ours(error, self.kernel.journal):
+                raise
+            # Whatever a provider raises ends the turn, told in the log.
             text = "; ".join(f"{leaf.type}: {leaf.text}" for leaf in errors_of(error, "provider"))
             return _Failure(type(error).__name__, text)
         except BaseExceptionGroup as group:
-            cancelled, rest = group.split(trio.Cancelled)
-            if cancelled is None or not isinstance(rest, Exception):
+            cancelled, rest = apart(group)
+            if cancelled is None or rest is None or is_ours(rest, self.kernel.journal):
                 raise
             self.authority.errors += errors_of(rest, "provider")
             raise cancelled from None

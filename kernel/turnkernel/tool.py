@@ -1,6 +1,6 @@
 """The port through which the model acts. attrs only, no trio.
 
-A tool runs as a child task of the turn that called it and never outlives it, unless it says so with `spawn`.
+A tool runs as a child task of the turn that called it, and never outlives it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -13,9 +13,9 @@ import trio
 from .cancel import Authority, Settled, shield
 from .causes import Cause
 from .context import Checkpoints
-from .dispatch import errors_of, leaves
 from .errors import LogFailedError
 from .events import Event, TurnStart
+from .faults import errors_of, leaves
 from .gate import Gate
 from .kernel import Kernel
 from .repair import Ending, closers
@@ -65,7 +65,7 @@ class Turn:
         if settings.turn_seconds is not None:
             nursery.start_soon(self._limit, settings.turn_seconds, limit, name="turn limit")
         try:
-            for number in range(1, settings.max_steps + 1):
+            for _ in range(settings.max_steps):
                 step = Step(self.kernel, self.gate, self.checkpoints, authority)
                 ending = await step.run()
                 if ending is not None:
@@ -73,9 +73,7 @@ class Turn:
                 # The last look. A steer that comes after it is found unread when the turn closes.
                 if not step.more and not self.kernel.queued("steer"):
                     return Ending("completed")
-                if number == settings.max_steps:
-                    return Ending("max_steps")
-            raise AssertionError("max_steps is at least 1")
+            return Ending("max_steps")
         finally:
             limit.cancel()
 

@@ -301,3 +301,141 @@ async def test_a_failed_log_met_inside_a_tools_own_nursery_is_not_the_tools_fail
         async with open_session(store, provider=provider, tools=[Made(emits)]) as session:
             await session.send("go")
             await session.rest()
+
+
+async def test_two_calls_of_the_same_work_may_both_leave_a_checkpoint_and_end_well(autojump_clock):
+    async def works(ctx):
+        ctx.checkpoint({"done": 1})
+        await trio.sleep(1)
+        return ToolOutput("done")
+
+    from turnkernel.store import MemoryStore
+
+    store = MemoryStore()
+    provider = ScriptedProvider([reply(("c1", "made"), ("c2", "made")), Reply(text="Fine.")])
+    async with open_session(store, provider=provider, tools=[Made(works)], durability="memory") as session:
+        await session.send("go")
+        await session.rest()
+        assert [event.status for event in events(session, "tool/result")] == ["ok", "ok"]
+    copy = MemoryStore(store.read(0, 1 << 20))
+    async with open_session(copy, provider=ScriptedProvider([]), durability="memory"):
+        pass
+
+
+@pytest.mark.law("R9")
+async def test_a_section_inside_a_section_ends_with_it_at_the_latest(autojump_clock):
+    took = []
+
+    async def nests(ctx):
+        began = trio.current_time()
+        try:
+            await trio.sleep_forever()
+        finally:
+            with ctx.critical("outer", 1.0), ctx.critical("inner", 10.0):
+                await trio.sleep_forever()
+            took.append(trio.current_time() - began)
+
+    provider = ScriptedProvider([reply(("c1", "made"))])
+    async with open_session(None, provider=provider, tools=[Made(nests)]) as session:
+        await session.send("go")
+        await until(session, "tool/start")
+        await trio.testing.wait_all_tasks_blocked()
+        await session.cancel().settled()
+    assert took == [pytest.approx(1.0)]
+
+
+async def test_one_emit_without_end_costs_no_more_log_than_many(autojump_clock):
+    async def floods(ctx):
+        ctx.emit("x" * 3_000_000 + "the end")
+        return ToolOutput("done")
+
+    provider = ScriptedProvider([reply(("c1", "made")), Reply(text="Fine.")])
+    async with open_session(None, provider=provider, tools=[Made(floods)]) as session:
+        await session.send("go")
+        await session.rest()
+        logged = "".join(event.text for event in events(session, "tool/output"))
+        assert len(logged) < 260 * 1024
+        assert logged.endswith("the end")
+        assert "bytes left out" in logged
+
+
+async def test_another_sessions_failed_log_is_a_tools_failure_and_not_this_sessions(autojump_clock):
+    from turnkernel import LogFailedError
+
+    async def meets(ctx):
+        raise LogFailedError("append", "elsewhere.log", "No space left on device", 1)
+
+    provider = ScriptedProvider([reply(("c1", "made")), Reply(text="Fine.")])
+    async with open_session(None, provider=provider, tools=[Made(meets)]) as session:
+        await session.send("go")
+        await session.rest()
+        assert events(session, "tool/result")[0].status == "error"
+        assert events(session, "turn/end")[0].outcome == "completed"
+
+
+async def test_a_tool_whose_key_can_not_be_made_is_an_error_result(autojump_clock):
+    class Odd(Made):
+        def resume_key(self, input):
+            raise KeyError("no key")
+
+    async def never(ctx):
+        raise AssertionError
+
+    provider = ScriptedProvider([reply(("c1", "made")), Reply(text="Fine.")])
+    async with open_session(None, provider=provider, tools=[Odd(never)]) as session:
+        await session.send("go")
+        await session.rest()
+        assert "no key" in events(session, "tool/result")[0].text
+        assert events(session, "turn/end")[0].outcome == "completed"
+
+
+@pytest.mark.law("R5")
+async def test_after_a_cancel_no_queued_call_is_looked_at_and_no_hook_is_told(autojump_clock):
+    from turnkernel import Gate
+
+    told = []
+
+    async def after(result):
+        told.append(result.call)
+
+    async def cancels(ctx):
+        session.cancel()
+        return ToolOutput("kept")
+
+    order = reply(("c1", "made"), ("c2", "made"), ("c3", "nowhere"))
+    provider = ScriptedProvider([order])
+    tools = [Made(cancels, concurrency="exclusive")]
+    async with open_session(None, provider=provider, tools=tools, gate=Gate(after=[after])) as session:
+        await session.send("go")
+        await session.rest()
+        assert {event.call: event.status for event in events(session, "tool/result")} == {
+            "c1": "ok",
+            "c2": "not_started",
+            "c3": "not_started",
+        }
+        assert told == []
+
+
+@pytest.mark.law("R5")
+async def test_a_read_only_body_does_not_begin_after_a_cancel_in_the_instant_of_its_start(autojump_clock):
+    began = []
+
+    async def looks(ctx):
+        began.append(ctx.call_id)
+        return ToolOutput("seen")
+
+    from turnkernel.journal import Journal
+
+    class Cancelling(Journal):
+        def append(self, *added):
+            super().append(*added)
+            if any(event.type == "tool/start" for event in added):
+                session.cancel()
+
+    provider = ScriptedProvider([reply(("c1", "made"))])
+    tool = Made(looks, effect="read_only")
+    async with open_session(None, provider=provider, tools=[tool], journal_type=Cancelling) as session:
+        await session.send("go")
+        await session.rest()
+        assert began == []
+        assert events(session, "tool/result")[0].status == "not_started"

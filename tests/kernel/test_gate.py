@@ -258,3 +258,39 @@ async def test_an_answer_that_came_is_used_when_only_the_result_is_missing(autoj
     async with open_session(MemoryStore(copies[0]), provider=ScriptedProvider([])) as session:
         result = events(session, "tool/result")[0]
         assert (result.status, result.text, result.synthetic) == ("ok", "the blue one", True)
+
+
+async def test_a_rewrite_that_the_log_can_not_hold_blocks_the_call(autojump_clock):
+    async def odd(name, input):
+        return Rewrite({"when": object()})
+
+    tool = quick()
+    provider = ScriptedProvider([calls(("c1", "quick")), Reply(text="Fine.")])
+    async with open_session(None, provider=provider, tools=[tool], gate=Gate(hooks=[odd])) as session:
+        await session.send("go")
+        await session.rest()
+        assert statuses(session) == {"c1": "blocked"}
+        assert tool.began == []
+
+
+async def test_an_ask_inside_a_critical_section_is_over_when_it_is_withdrawn(autojump_clock):
+    class Careful:
+        name, description, schema = "careful", "asks in a section", {"type": "object"}
+        effect, concurrency, timeout = "effect", "shared", None
+        said = None
+
+        async def run(self, ctx, input):
+            with ctx.critical("sure?", 50.0):
+                self.said = await ctx.ask("sure?")
+            await trio.sleep_forever()
+
+    tool = Careful()
+    provider = ScriptedProvider([calls(("c1", "careful"))])
+    async with open_session(None, provider=provider, tools=[tool]) as session:
+        await session.send("go")
+        await asked(session)
+        began = trio.current_time()
+        await session.cancel().settled()
+        assert trio.current_time() == began
+        assert tool.said.answer == "withdrawn"
+        assert statuses(session) == {"c1": "withdrawn"}

@@ -667,3 +667,38 @@ async def test_a_session_says_what_it_is_also_when_its_run_is_over():
     async with open_session(None, provider=ScriptedProvider([])) as session:
         assert repr(session) == "<Session memory rest seq=1>"
     assert await trio.to_thread.run_sync(repr, session) == "<Session memory rest seq=2>"
+
+
+async def test_the_receipt_of_a_cancelled_call_settles_with_its_turn(autojump_clock):
+    provider = ScriptedProvider([calls("c1"), Reply(text="Fine.", pace=1.0)])
+    async with open_session(None, provider=provider, tools=[slow()]) as session:
+        await session.send("go")
+        await until(session, "tool/output")
+        settled = await session.cancel_call("c1").settled()
+        assert (settled.outcome, settled.durable) == ("completed", True)
+        assert outcomes(session) == ["completed"]
+
+
+async def test_a_server_that_asks_for_a_day_is_not_waited_for(autojump_clock):
+    class Busy(ScriptedProvider):
+        def stream(self, request):
+            self.requests.append(request)
+            raise ProviderError("busy", retryable=True, retry_after=86_400.0, status=429)
+
+    provider = Busy([])
+    async with open_session(None, provider=provider) as session:
+        await session.send("go")
+        await session.rest()
+        assert len(provider.requests) == 1
+        assert only(session, "turn/end").code == "provider"
+
+
+async def test_what_a_failing_log_did_not_take_is_not_told_as_dropped(autojump_clock):
+    store = Failing()
+    with pytest.raises(LogFailedError):
+        async with open_session(store, provider=ScriptedProvider([])) as session:
+            item = session.post("wait for me", prompt=True)
+            store.broken = True
+            assert session.cancel().dropped == ()
+            assert not session.withdraw(item)
+            await session.rest()

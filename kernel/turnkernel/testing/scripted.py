@@ -138,6 +138,8 @@ class ScriptedTool:
     ended: list[str] = attrs.field(factory=list[str])
     """Call ids whose body came to its end with a result."""
 
+    late: list[str] = attrs.field(factory=list[str])
+    """Call ids whose body began although the call was to end: law R5 is broken."""
     running: set[str] = attrs.field(factory=set[str])
     """Call ids whose body runs now."""
     touch: Callable[[str], None] | None = None
@@ -148,6 +150,8 @@ class ScriptedTool:
     async def run(self, ctx: ToolContext, input: Mapping[str, Any]) -> ToolOutput:
         """Do the actions in order."""
         self.began.append(ctx.call_id)
+        if ctx.urgency is not None:
+            self.late.append(ctx.call_id)
         self.running.add(ctx.call_id)
         try:
             return await self._play(ctx)

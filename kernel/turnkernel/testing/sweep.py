@@ -309,6 +309,8 @@ def truth(box: Box) -> list[Violation]:
     started = {record.event.call for record in box.records if isinstance(record.event, ToolStart)}
     results = {record.event.call: record.event for record in box.records if isinstance(record.event, ToolResult)}
     for tool in box.tools:
+        for call in tool.late:
+            found.append(Violation("R5", 0, f"the body of {call} began after the cancel"))
         for call in tool.began:
             if call not in started:
                 found.append(Violation("L4", 0, f"the body of {call} ran without tool/start"))
