@@ -32,7 +32,7 @@ REAL = """
 [[user]]
 text = "Run it."
 [[reply]]
-calls = [{ id = "c1", name = "bash", input = { command = "echo begun; pwd > where; sleep 300" } }]
+calls = [{ id = "c1", name = "bash", input = { command = "pwd > where; echo begun; sleep 300" } }]
 [[user]]
 text = "And?"
 [[reply]]
