@@ -43,7 +43,7 @@ def is_ours(error: BaseException, journal: Journal) -> bool:
 
 
 def apart(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException | None, Exception | None]:
-    """The cancels of a group and its failures. Both None where it holds what is neither, as KeyboardInterrupt is."""
+    """The cancels of a group and its failures. Both None where it holds what is neither: KeyboardInterrupt."""
     cancelled, rest = group.split(trio.Cancelled)
     if rest is not None and not isinstance(rest, Exception):
         return None, None

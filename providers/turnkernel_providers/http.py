@@ -68,7 +68,7 @@ class ModelClient:
     secrets: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"<ModelClient of {self.url}, {'closed' if self.http.is_closed else 'open'}>"
+        return f"<ModelClient of {self.url.host}, {'closed' if self.http.is_closed else 'open'}>"
 
     def stream(self, path: str, body: bytes, decoder: WireDecoder) -> "ModelStream":
         """A POST to `path` below the base URL. Nothing happens before the stream is entered."""
@@ -145,7 +145,7 @@ class ModelStream(AsyncIterator[ModelEvent]):
 
     def __repr__(self) -> str:
         state = "open" if self._response is not None else "closed"
-        return f"<ModelStream to {self._request.url}, {state}: {self._decoder!r}>"
+        return f"<ModelStream to {self._request.url.host}, {state}: {self._decoder!r}>"
 
     async def __aenter__(self) -> "ModelStream":
         try:

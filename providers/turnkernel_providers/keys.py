@@ -1,17 +1,14 @@
 """Where API keys come from. Reads the environment; touches nothing else.
 
-A key is never shown: not in a repr, not in an error, not in a log. Tools must not see them either: whoever
-starts processes takes `KEY_VARIABLES` out of their environment.
+A key is never shown: not in a repr, not in an error, not in a log. Tools don't see them either: see
+`turnkernel.keys`.
 """
 
 import os
 
-__all__ = ["ANTHROPIC_KEY", "KEY_VARIABLES", "OPENAI_KEY", "key_from"]
+from turnkernel.keys import ANTHROPIC_KEY, KEY_VARIABLES, OPENAI_KEY
 
-ANTHROPIC_KEY = "ANTHROPIC_API_KEY"
-OPENAI_KEY = "OPENAI_API_KEY"
-KEY_VARIABLES = (ANTHROPIC_KEY, OPENAI_KEY)
-"""The environment variables that providers read keys from."""
+__all__ = ["ANTHROPIC_KEY", "KEY_VARIABLES", "OPENAI_KEY", "key_from"]
 
 
 def key_from(given: str | None, variable: str, *, needed: bool) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from turnkernel.keys import KEY_VARIABLES
 from turnkernel.tool import ToolContext
 
 from . import hold
@@ -36,7 +37,7 @@ __all__ = [
     "signal_name",
 ]
 
-HIDDEN = frozenset({"ANTHROPIC_API_KEY", "OPENAI_API_KEY"})
+HIDDEN = KEY_VARIABLES
 """Environment variables that no tool ever sees. A caller can add to them, not take away."""
 
 MARK = "TURNKERNEL_CALL"
