@@ -50,11 +50,24 @@ class Breaking:
         """Raise what an append or flush is to meet."""
         if self.dead:
             raise Dead
-        if op in self._errors:
-            number, lasting = self._errors[op]
-            if not lasting:
-                del self._errors[op]
-            raise OSError(number, os.strerror(number))
+        if op in self._errors and not (op == "append" and self._is_full()):
+            self._meet(op)
+
+    def room(self) -> None:
+        """Raise what an append is to meet that would have to grow the file: a full disk says so here, and what
+        closes the turn still goes into the reserve.
+        """
+        if self._is_full():
+            self._meet("append")
+
+    def _is_full(self) -> bool:
+        return self._errors.get("append", (0, False))[0] == errno.ENOSPC
+
+    def _meet(self, op: Op) -> NoReturn:
+        number, lasting = self._errors[op]
+        if not lasting:
+            del self._errors[op]
+        raise OSError(number, os.strerror(number))
 
     def cut(self, data: bytes) -> bytes | None:
         """What is written of a write that is torn; None for a whole one."""
@@ -78,6 +91,11 @@ class BreakableFile(FileStore):
         store.breaking = breaking
         return store
 
+    def make_room(self, size: int) -> None:
+        """As `FileStore`, or not."""
+        self.breaking.room()
+        super().make_room(size)
+
     def write(self, data: bytes) -> None:
         """As `FileStore`, or not."""
         self.breaking.before("append")
@@ -100,6 +118,11 @@ class BreakableMemory(MemoryStore):
     def __init__(self, data: bytes, breaking: Breaking) -> None:
         super().__init__(data)
         self.breaking = breaking
+
+    def make_room(self, size: int) -> None:
+        """As `MemoryStore`, or not."""
+        self.breaking.room()
+        super().make_room(size)
 
     def write(self, data: bytes) -> None:
         """As `MemoryStore`, or not."""
