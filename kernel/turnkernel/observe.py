@@ -119,7 +119,12 @@ def _innermost(task: trio.lowlevel.Task) -> list[trio.lowlevel.Task]:
 
 
 def _await_stack(task: trio.lowlevel.Task) -> str:
-    frames = [f"{frame.f_code.co_name}:{number}" for frame, number in task.iter_await_frames()]
+    """The last places of the code that waits; of trio's own only the outermost, which says for what."""
+    frames: list[str] = []
+    for frame, number in task.iter_await_frames():
+        frames.append(f"{frame.f_code.co_name}:{number}")
+        if frame.f_globals.get("__name__", "").startswith("trio."):
+            break
     return " > ".join(frames[-6:]) or "not started"
 
 
