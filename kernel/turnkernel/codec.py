@@ -11,8 +11,10 @@ both included. A field that has its default is left out.
 import json
 import math
 import re
+import struct
 import zlib
-from collections.abc import Callable, Mapping
+from binascii import unhexlify
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin
 
@@ -37,6 +39,7 @@ __all__ = [
     "event_fields",
     "event_of",
     "parse",
+    "parse_all",
     "parse_object",
     "passed_over",
 ]
@@ -247,6 +250,31 @@ def parse(line: bytes) -> dict[str, Any]:
     if name.__class__ is not str or name not in _structure:
         raise BadLineError(f"unknown event type {name!r}")
     return fields
+
+
+def parse_all(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """`parse` of many lines in less than half the time, or None where it would raise for one of them."""
+    try:
+        parsed: list[dict[str, Any]] = list(map(orjson.loads, lines))
+        crcs = b"".join([line[8:16] for line in lines])
+        right = (
+            {line[:8] for line in lines} == {b'{"crc":"'}
+            and {line[16:18] for line in lines} == {b'",'}
+            and {line[-1] for line in lines} == {_BRACE}
+            and crcs.islower() | crcs.isdigit()
+            and struct.unpack(f">{len(lines)}I", unhexlify(crcs))
+            == tuple([zlib.crc32(line[18:]) for line in lines])
+            and {fields["seq"].__class__ for fields in parsed} == {int}
+            and {fields["epoch"].__class__ for fields in parsed} == {int}
+            and {fields["t"].__class__ for fields in parsed} <= {int, float}
+            and {fields["type"] for fields in parsed} <= _structure.keys()
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
+    return parsed if right else None
+
+
+_BRACE = ord("}")
 
 
 def event_of(fields: dict[str, Any]) -> Event:

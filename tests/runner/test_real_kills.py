@@ -1,7 +1,8 @@
 """The real thing: a kernel with real tools kills itself at, before and inside each record, on both wires.
 
 The effects of its tools are counted: a call never runs twice, and what the log says of it is true. In CI each kind
-of record is met once, and those around an effect on both wires; TURNKERNEL_LONG=1 meets each in every way on both. Laws: L3, L4, L6, L7, L8.
+of record is met once, and those around an effect on both wires; TURNKERNEL_LONG=1 meets each in every way on both.
+Laws: L3, L4, L6, L7, L8.
 """
 
 import itertools
