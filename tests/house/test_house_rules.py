@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("kernel", "tools", "providers") for path in (ROOT / folder).rglob("*.py"))
 
 LATER = {
-    "L8": "power cuts at every instant are swept with the crash tests of the durable log",
     "R1": "processes of every family are contained and counted with the containment work",
     "C4": "thinking on the Responses wire comes with that wire",
     "D2": "what a screen shows is driven in a terminal with the chat",
