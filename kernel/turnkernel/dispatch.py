@@ -106,7 +106,11 @@ class Dispatch:
         try:
             with live.scope:
                 try:
-                    result = await self._perform(live, tool)
+                    cleared = await self._cleared(live, tool)
+                    if isinstance(cleared, Refused):
+                        result = self._result(live, cleared.status, cleared.text)
+                    else:
+                        result = await self._run(live, tool, cleared)
                 except trio.Cancelled:
                     # The task is over; `run` asks the cancel itself once its nursery has closed. Letting it out of
                     # every task would have the nursery gather a thousand exceptions with all their frames, which
@@ -117,7 +121,7 @@ class Dispatch:
             cut = result is None
             result = result or self._cut(live, tool)
             self._close(result)
-        if (cut and live.stopped_by is None) or self._cancelled():
+        if (cut and not live.scope.cancel_called) or self._cancelled():
             # Nothing more begins: no queued call is looked at, no hook is told.
             return
         self._running -= 1
@@ -125,21 +129,6 @@ class Dispatch:
         self._start_ready(nursery)
         for hook in self._gate.after:
             await self._after(hook, result)
-
-    async def _perform(self, live: LiveCall, tool: Tool) -> ToolResult | None:
-        """Its result; None, or `trio.Cancelled`, when it was cut."""
-        cleared = await self._cleared(live, tool)
-        if isinstance(cleared, Refused):
-            return self._result(live, cleared.status, cleared.text)
-        live.phase = "running"
-        live.started = trio.current_time()
-        ctx = CallContext(self._kernel, self._authority, live)
-        if tool.timeout is None:
-            return await self._run(live, tool, ctx, cleared)
-        result = None
-        with trio.CancelScope(deadline=live.started + tool.timeout):
-            result = await self._run(live, tool, ctx, cleared)
-        return result or self._worded("timed_out", live, tool)
 
     async def _cleared(self, live: LiveCall, tool: Tool) -> Mapping[str, Any] | Refused:
         """Everything that comes before the body. Returns with no checkpoint after the last look at the cancel."""
@@ -160,16 +149,18 @@ class Dispatch:
         await trio.lowlevel.checkpoint_if_cancelled()
         return cleared
 
-    async def _run(
-        self, live: LiveCall, tool: Tool, ctx: CallContext, input: Mapping[str, Any]
-    ) -> ToolResult | None:
+    async def _run(self, live: LiveCall, tool: Tool, input: Mapping[str, Any]) -> ToolResult | None:
+        """The body and what it returned; None when it was cut."""
+        assert live.scope is not None
+        live.phase, live.started = "running", trio.current_time()
+        if tool.timeout is not None:
+            live.scope.deadline = live.started + tool.timeout
+        ctx = CallContext(self._kernel, self._authority, live)
         try:
             key = resume_key(tool, input)
             ctx.resume(key, self._checkpoints.state(tool.name, key))
             output = await tool.run(ctx, input)
         except trio.Cancelled:
-            if tool.timeout is not None:
-                raise  # the scope of its time limit must see it
             # Caught here already, because every frame that it would unwind costs time; see `_call`.
             return None
         except Exception as error:
@@ -213,13 +204,17 @@ class Dispatch:
         if self._cause(live) is None and self._cut_from_outside():
             # The first to notice says so, before the results that follow from it.
             self._kernel.cancel(self._kernel.settings.host_cause, keep_inbox=True, urgency=Urgency.NOW)
-        if live.phase == "running":
-            status: ResultStatus = "unknown" if live.survived else "stopped"
-        else:
-            status = "not_started"
+        return self._worded(self._status_of_cut(live), live, tool)
+
+    def _status_of_cut(self, live: LiveCall) -> ResultStatus:
+        assert live.scope is not None
+        if self._cause(live) is None and live.scope.cancel_called:
+            return "timed_out"  # nobody else cancels it
         if live.asking and live.stopped_by is None:
-            status = "withdrawn"
-        return self._worded(status, live, tool)
+            return "withdrawn"
+        if live.phase != "running":
+            return "not_started"
+        return "unknown" if live.survived else "stopped"
 
     def _cut_from_outside(self) -> bool:
         """Whether a scope around the turn is cancelled, and none of the turn's own."""

@@ -75,26 +75,24 @@ def authority_kept(patch):
 
 def false_ok(patch):
     """A call that was cut is told as done."""
-    patch.setattr(
-        dispatch.Dispatch, "_cut", lambda self, live, tool: dispatch._Verdict("ok", "done"), raising=True
-    )
+    patch.setattr(dispatch.Dispatch, "_cut", lambda self, live, tool: self._result(live, "ok", "done"))
 
 
 def result_dropped(patch):
     """A result that came with the cancel is thrown away."""
-    perform = dispatch.Dispatch._perform
+    run = dispatch.Dispatch._run
 
-    async def dropping(self, live, tool):
-        verdict = await perform(self, live, tool)
+    async def dropping(self, live, tool, input):
+        result = await run(self, live, tool, input)
         await trio.lowlevel.checkpoint_if_cancelled()
-        return verdict
+        return result
 
-    patch.setattr(dispatch.Dispatch, "_perform", dropping)
+    patch.setattr(dispatch.Dispatch, "_run", dropping)
 
 
 def body_before_intent(patch):
     """A tool's body runs and tool/start comes after it."""
-    perform = dispatch.Dispatch._perform
+    cleared = dispatch.Dispatch._cleared
 
     async def early(self, live, tool):
         class Ctx:
@@ -102,9 +100,9 @@ def body_before_intent(patch):
 
         tool.began.append(live.use.id)
         await trio.lowlevel.checkpoint()
-        return await perform(self, live, tool)
+        return await cleared(self, live, tool)
 
-    patch.setattr(dispatch.Dispatch, "_perform", early)
+    patch.setattr(dispatch.Dispatch, "_cleared", early)
 
 
 def steer_lost(patch):
