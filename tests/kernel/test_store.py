@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,18 +22,20 @@ def path(tmp_path):
     return tmp_path / "session.log"
 
 
-@pytest.fixture
-def limited(monkeypatch):
-    """Files of this process may not grow beyond a size; a write over it is short, as on a full disk."""
+@contextmanager
+def limited(size):
+    """Files of this process may not grow beyond a size; a write over it is short, as on a full disk.
+
+    Over when the block is, because the limit holds for what the tests' own report is written to as well.
+    """
     kept = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-    def limit(size):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, kept[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, kept)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, kept[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_new_log_is_for_its_owner_only(path):
@@ -62,27 +65,25 @@ def test_an_opening_that_fails_leaves_no_lock(path, monkeypatch):
 
 
 @pytest.mark.law("L7")
-def test_a_short_write_is_cut_back_to_the_last_whole_one(path, limited):
+def test_a_short_write_is_cut_back_to_the_last_whole_one(path):
     store = FileStore.open(path)
     store.write(b"one\n")
-    limited(6)
-    with pytest.raises(OSError, match="short write: 2 of 4"):
-        store.write(b"two\n")
-    assert path.read_bytes() == b"one\n"
-    with pytest.raises(OSError, match="short write"):
-        store.write(b"two\n")
-    limited(resource.RLIM_INFINITY)
+    with limited(6):
+        with pytest.raises(OSError, match="short write: 2 of 4"):
+            store.write(b"two\n")
+        assert path.read_bytes() == b"one\n"
+        with pytest.raises(OSError, match="short write"):
+            store.write(b"two\n")
     store.write(b"three\n")
     assert store.size == 10
     store.close()
     assert path.read_bytes() == b"one\nthree\n"
 
 
-def test_what_could_not_be_cut_back_is_not_read_and_goes_when_the_log_is_closed(path, limited, monkeypatch):
+def test_what_could_not_be_cut_back_is_not_read_and_goes_when_the_log_is_closed(path, monkeypatch):
     store = FileStore.open(path)
     store.write(b"one\n")
-    limited(6)
-    with monkeypatch.context() as patch:
+    with limited(6), monkeypatch.context() as patch:
 
         def refuse(fd, size):
             raise OSError(errno.EIO, "Input/output error")
