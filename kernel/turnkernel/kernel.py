@@ -219,7 +219,8 @@ class Kernel:
 
     def _record(self, events: Sequence[Event]) -> bool:
         try:
-            self.journal.append(*events)
+            if events:
+                self.journal.append(*events)
         except LogFailedError:
             # The scope is cancelled, which is what counts; the failure is told by whoever waits on the log.
             return False
