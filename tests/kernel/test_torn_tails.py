@@ -339,3 +339,60 @@ def batches(journal: Journal):
     while batch := journal.records_from(seq):
         yield batch
         seq = batch[-1].seq + 1
+
+
+def recrced(line: bytes, change: dict[str, object]) -> bytes:
+    """The line with other fields and the right crc over them."""
+    fields = {**json.loads(line), **change}
+    del fields["crc"]
+    body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()[1:]
+    return b'{"crc":"%08x",%s\n' % (zlib.crc32(body), body)
+
+
+ODD = st.sampled_from(
+    [None, 0, 1, 2, 7, -1, 1.5, True, "", "t1", "t1.s1", "t2", "text", "model/delta", "turn/end", [], {}, ["t1"]]
+)
+KEYS = st.sampled_from(
+    ["seq", "epoch", "t", "type", "turn", "step", "block", "part", "text", "call", "name", "more"]
+)
+
+
+def meddled(data: st.DataObject, lines: list[bytes]) -> bytes:
+    """The bytes of a log after something has happened to it."""
+    place = data.draw(st.integers(0, len(lines) - 1))
+    line, rest = lines[place], lines[place + 1 :]
+    match data.draw(st.sampled_from(["change", "change", "flip", "lose", "double", "cut", "insert"])):
+        case "change":
+            new = [recrced(line, {data.draw(KEYS): data.draw(ODD)})]
+        case "flip":
+            new = [flipped(line, data.draw(st.integers(0, len(line) - 2)))]
+        case "lose":
+            new = []
+        case "double":
+            new = [line, line]
+        case "cut":
+            new, rest = [line[: data.draw(st.integers(0, len(line)))]], []
+        case _:
+            new = [line, data.draw(st.sampled_from([b"\n", b"garbage\n", b"\0\0\n", b'{"crc":"\n']))]
+    return b"".join([*lines[:place], *new, *rest])
+
+
+@pytest.mark.law("L7", "D2")
+@settings(max_examples=150, deadline=None)
+@given(histories(30), st.data())
+def test_who_writes_and_who_only_reads_agree_on_what_a_log_says_whatever_has_happened_to_it(records, data):
+    log = meddled(data, [encode(record) for record in records])
+    reader = LogReader(MemoryStore(log))
+    for _ in reader:
+        pass
+    found = reader.damage or reader.refused
+    try:
+        written = Log(log)
+    except LogDamagedError as refused:
+        assert found is not None
+        assert (refused.line, refused.offset, refused.reason) == (found.line, found.offset, found.reason)
+        return
+    assert found is None
+    assert written.tail == reader.tail
+    assert everything(written.journal.grammar) == everything(reader.grammar)
+    assert written.context.messages == reader.context.messages
