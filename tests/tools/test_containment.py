@@ -1,8 +1,11 @@
 """Nothing that a call started outlives it, whatever it is and however call or kernel end (tier `tree`)."""
 
+import marshal
 import os
+import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,11 +16,13 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from turnkernel.causes import Urgency
 from turnkernel_tools import bash_tool, process, supervision, tree
 from turnkernel_tools.containment import containment
-from turnkernel_tools.process import ProcessEnd, run_process
+from turnkernel_tools.keeping import supervisor as supervisor_program
+from turnkernel_tools.process import NotStartedError, ProcessEnd, run_process
 
 pytestmark = pytest.mark.skipif(
     supervision.missing() is not None, reason=f"{supervision.missing()}; Linux with a usual Python would run it"
@@ -49,6 +54,11 @@ while True:
 
 # Never the kernel itself, should there be no keeper.
 KILL_KEEPER = "grep -qx tk-keeper /proc/$PPID/comm && kill -9 $PPID"
+
+STOP_KEEPER = "grep -qx tk-keeper /proc/$PPID/comm && kill -STOP $PPID"
+STOP_BOTH = (
+    "read -r _ _ _ above _ </proc/$PPID/stat; grep -qx tk-keeper /proc/$PPID/comm && kill -STOP $above $PPID"
+)
 
 # Each says `ready` when it is what it is called, and makes a file `r` before.
 FAMILIES: Mapping[str, str] = {
@@ -96,6 +106,13 @@ async def supervisor() -> supervision.Supervisor:
 
 def read(path: str) -> bytes:
     return Path(path).read_bytes()
+
+
+def has_ended(pid: str) -> bool:
+    try:
+        return b"\nState:\tZ" in read(f"/proc/{pid}/status")
+    except FileNotFoundError:
+        return True
 
 
 async def children_of_the_supervisor() -> str:
@@ -231,8 +248,10 @@ class Kernel:
         # Zombies whose parent is gone are init's.
         return [pid for pid, parent in parents.items() if parent == 0 or parent in parents]
 
-    async def gone(self, but: Callable[[list[int]], bool] = lambda left: not left) -> None:
-        with trio.fail_after(GUARD):
+    async def gone(
+        self, but: Callable[[list[int]], bool] = lambda left: not left, *, seconds: float = GUARD
+    ) -> None:
+        with trio.fail_after(seconds):
             while not but(self.look()):  # noqa: ASYNC110 - nobody tells of it
                 await trio.sleep(0.002)
 
@@ -254,6 +273,14 @@ async def test_nothing_is_left_when_the_kernel_is_killed(kernel, number, command
         os.kill(child.pid, number)
     assert child.returncode == -number
     await kernel.gone()
+
+
+async def test_a_stopped_keeper_does_not_save_its_call_when_the_kernel_is_killed(kernel, tmp_path):
+    command = f"touch r; echo ready; {STOP_KEEPER}; sleep 600"
+    async with kernel.started("waits", command, tmp_path) as child:
+        os.kill(child.pid, signal.SIGKILL)
+    # Sooner than the supervisor gives up, which would wake the keeper.
+    await kernel.gone(seconds=supervisor_program.END_SECONDS - 1)
 
 
 # ----------------------------------------------------------------------------------------- the end of the kernel
@@ -343,18 +370,85 @@ async def test_what_has_killed_keeper_and_supervisor_is_found_by_its_mark(ctx, t
     await nothing_is_left(ctx)
 
 
-STOP_KEEPER = "grep -qx tk-keeper /proc/$PPID/comm && kill -STOP $PPID"
-STOP_BOTH = (
-    "read -r _ _ _ above _ </proc/$PPID/stat; grep -qx tk-keeper /proc/$PPID/comm && kill -STOP $above $PPID"
-)
-
-
 @pytest.mark.parametrize("stop", [STOP_KEEPER, STOP_BOTH])
 async def test_a_keeper_that_does_not_answer_is_killed(ctx, tmp_path, monkeypatch, stop):
     monkeypatch.setattr(tree, "KILL_SECONDS", 0.3)
-    async with running(ctx, f"setsid sleep 600 & {stop}; echo ready; sleep 600", tmp_path):
+    before = await supervisor()
+    async with running(ctx, f"setsid sleep 600 & {stop}; echo keeper $PPID; echo ready; sleep 600", tmp_path):
         ctx.cancel()
     await nothing_is_left(ctx)
+    (keeper,) = re.findall(r"keeper (\d+)", ctx.output)
+    assert has_ended(keeper)
+    assert (await supervisor() is before) == (stop is STOP_KEEPER)
+
+
+def keepers_that_die_saying(word: str) -> str:
+    """The supervisor's program with a change."""
+    return f"""
+import os, sys
+sys.path.append(sys.argv[1])
+from keeping import keeper, supervisor
+say = keeper.say
+def dying(channel, *report):
+    if report[0] == "{word}":
+        os.kill(os.getpid(), 9)
+    say(channel, *report)
+keeper.say = dying
+supervisor.main()"""
+
+
+async def test_a_keeper_killed_before_it_could_say_that_it_has_started_the_command(
+    ctx, fresh, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(supervision, "_PROGRAM", keepers_that_die_saying("started"))
+    end = await run(ctx, "echo ready; sleep 600", tmp_path)
+    assert (end.exit_code, end.stopped) == (None, "its keeper was killed by signal 9")
+    await nothing_is_left(ctx)
+
+
+async def test_a_keeper_killed_before_it_has_started_anything(ctx, fresh, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervision, "_PROGRAM", keepers_that_die_saying("starting"))
+    with pytest.raises(NotStartedError, match="killed by signal 9"):
+        await run(ctx, "touch marker", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    await nothing_is_left(ctx)
+
+
+async def test_a_call_that_is_given_up_before_its_keeper_has_begun_starts_nothing(ctx, fresh, tmp_path):
+    one = await supervisor()
+    os.kill(one.pid, signal.SIGSTOP)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    paper = os.memfd_create("paper")
+    os.write(paper, marshal.dumps(([b"/usr/bin/touch", b"marker"], os.fsencode(tmp_path), {})))
+    with theirs:
+        await one.keep([theirs.fileno(), paper, paper, paper])
+    os.close(paper)
+    ours.close()
+    os.kill(one.pid, signal.SIGCONT)
+    await run(ctx, "exit 0", tmp_path)  # orders are carried out one after the other
+    with trio.fail_after(GUARD):
+        while await children_of_the_supervisor():  # noqa: ASYNC110 - nobody tells of it
+            await trio.sleep(0.002)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_order_waits_while_there_are_too_many():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    one = supervision.Supervisor(None, ours)
+    other = b"x" * 1000
+    with ours, theirs, trio.fail_after(GUARD):
+        with pytest.raises(BlockingIOError):
+            while True:
+                ours.send(other)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.keep, [0, 0, 0, 0])
+            await trio.testing.wait_all_tasks_blocked()
+            said = other
+            while said == other:
+                await trio.lowlevel.wait_readable(theirs)
+                said = theirs.recv(1000)
+    assert marshal.loads(said) == ("keep", 1)
 
 
 async def test_what_a_keeper_can_not_stop_is_named(ctx, fresh, tmp_path, monkeypatch):

@@ -35,9 +35,10 @@ class Task:
     outputs: tuple[int, int]
     """Descriptors for standard output and error. Whoever starts it closes none of them."""
 
-    def named(self, pid: int) -> str:
-        """The process, for a person."""
-        return f"pid {pid} {printable(' '.join(self.argv))[:200]}"
+    def named(self, pid: int | None) -> str:
+        """The process, for a person; None where its pid is not known."""
+        words = printable(" ".join(self.argv))[:200]
+        return words if pid is None else f"pid {pid} {words}"
 
 
 class Hold(Protocol):

@@ -91,7 +91,7 @@ class Kept:
     """See `hold.Hold`."""
 
     def __init__(self, task: Task, channel: socket.socket, running: Supervisor, serial: int) -> None:
-        self.name = task.named(0)
+        self.name = task.named(None)
         self.told: Sequence[str] = ()
         self.killed: Sequence[str] = ()
         self.left: Sequence[str] = ()
@@ -100,7 +100,8 @@ class Kept:
         self._channel = channel
         self._supervisor = running
         self._serial = serial
-        self._pid = 0
+        self._starting = False
+        self._started = False
         self._failed: OSError | None = None
         self._exit_code: int | None = None
         self._exit_seen = False
@@ -113,10 +114,13 @@ class Kept:
         return f"<Kept {self.name}>"
 
     async def started(self) -> None:
-        """Wait until it has started. No cancel cuts it. Raises `NotStartedError`; then nothing is left of it."""
+        """Wait until it has started. No cancel cuts it. Raises `NotStartedError`; then nothing is left of it.
+
+        It is taken for started, too, if nobody is left who could say so.
+        """
         with shield("critical section", START_SECONDS):
-            await self._until(lambda: self._pid != 0 or self._ended)
-        if self._pid:
+            await self._until(lambda: self._started or self._ended)
+        if self._started or (self._starting and self._ended and self._failed is None):
             return
         await self.kill()
         if self._failed is not None:
@@ -194,9 +198,11 @@ class Kept:
                 self._ended = True
 
     def _hear(self, what: str, *said: Any) -> None:
-        if what == "started":
-            (self._pid,) = said
-            self.name = self._task.named(self._pid)
+        if what == "starting":
+            self._starting = True
+        elif what == "started":
+            self._started = True
+            self.name = self._task.named(said[0])
         elif what == "exited":
             (self._exit_code,) = said
             self._exit_seen = True

@@ -19,6 +19,7 @@ A call's channel carries `T` (end politely) and `K` (kill) to the keeper; its cl
 
 | report | |
 |---|---|
+| `("starting",)` | said before, because what is started can kill its keeper before that has said anything else |
 | `("failed", errno, filename)` | could not be started |
 | `("started", pid)` | |
 | `("exited", code)` | the call's own process; a signal counts below zero |

@@ -49,6 +49,7 @@ class Keeper:
         say(self._channel, "gone", self._killed, self._why)
 
     def _start(self, paper: int, out: int, err: int) -> bool:
+        say(self._channel, "starting")
         argv, cwd, env = marshal.loads(os.pread(paper, os.fstat(paper).st_size, 0))
         try:
             self._main = subprocess.Popen(
