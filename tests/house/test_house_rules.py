@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("kernel", "tools", "providers") for path in (ROOT / folder).rglob("*.py"))
 
 LATER = {
-    "R1": "processes of every family are contained and counted with the containment work",
+    "R1": "processes of calls are counted; background work and child sessions come with them",
     "C4": "thinking on the Responses wire comes with that wire",
     "D2": "what a screen shows is driven in a terminal with the chat",
 }
