@@ -15,7 +15,7 @@ def machine() -> dict[str, object]:
     """Date, processor, system and versions; nothing that names the machine or its user."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
         "processor": _processor(),
         "processors": os.cpu_count(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
