@@ -39,9 +39,11 @@ def measured(runs: Runs, as_json: bool) -> str:
     """What the command prints."""
     where = machine()
     shown = sys.stderr.isatty()
-    figures = trio.run(partial(run_all, runs, _show if shown else _keep_quiet))
-    if shown:
-        click.echo("\r\x1b[K", nl=False, err=True)
+    try:
+        figures = trio.run(partial(run_all, runs, _show if shown else _keep_quiet))
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:
         return json_line({"machine": where, "figures": [figure_to_json(figure) for figure in figures]})
     return table(figures, where)
