@@ -21,7 +21,7 @@ from pathlib import Path
 
 import trio
 
-from .keeping.below import CHILDREN
+from .keeping import CHILDREN
 
 __all__ = ["Supervisor", "missing", "refused", "supervisor"]
 

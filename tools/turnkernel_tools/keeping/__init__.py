@@ -30,3 +30,8 @@ A call's channel carries `T` (end politely) and `K` (kill) to the keeper; its cl
 
 The channel ends when all that the call had is dead and reaped, the keeper too.
 """
+
+__all__ = ["CHILDREN"]
+
+CHILDREN = "/proc/{pid}/task/{task}/children"
+"""Where the children of a thread are listed (proc_pid_task(5)); needs CONFIG_PROC_CHILDREN."""

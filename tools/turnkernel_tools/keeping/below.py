@@ -8,8 +8,9 @@ from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
+from . import CHILDREN
+
 __all__ = [
-    "CHILDREN",
     "LONGEST_PAUSE",
     "NAMED",
     "PR_SET_CHILD_SUBREAPER",
@@ -25,9 +26,6 @@ __all__ = [
     "send",
     "walk",
 ]
-
-CHILDREN = "/proc/{pid}/task/{task}/children"
-"""Where the children of a thread are listed (proc_pid_task(5)); needs CONFIG_PROC_CHILDREN."""
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -49,9 +47,12 @@ Named = tuple[int, bytes]
 """Pid and command line."""
 
 
+_libc = ctypes.CDLL(None, use_errno=True)  # here, since to make one costs a keeper as much as all else before exec
+
+
 def prctl(option: int, value: object) -> None:
     """prctl(2). Raises OSError."""
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 

@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from . import CHILDREN
 from .below import (
-    CHILDREN,
     NAMED,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NAME,
