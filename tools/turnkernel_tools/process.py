@@ -37,7 +37,7 @@ __all__ = [
     "signal_name",
 ]
 
-HIDDEN = KEY_VARIABLES
+HIDDEN = frozenset(KEY_VARIABLES)
 """Environment variables that no tool ever sees. A caller can add to them, not take away."""
 
 MARK = "TURNKERNEL_CALL"
