@@ -7,7 +7,7 @@ is decided here is decided synchronously (`_ready`); the tasks only wait.
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import trio
 
@@ -159,7 +159,7 @@ class Dispatch:
         try:
             key = resume_key(tool, input)
             ctx.resume(key, self._checkpoints.state(tool.name, key))
-            output = await tool.run(ctx, input)
+            output = _checked(await tool.run(ctx, input))
         except trio.Cancelled:
             # Caught here already, because every frame that it would unwind costs time; see `_call`.
             return None
@@ -263,6 +263,17 @@ class Dispatch:
                 raise
             # The result stands; the hook's failure is told in turn/end.
             self._authority.errors += errors_of(error, f"after-hook of call {result.call}")
+
+
+def _checked(output: object) -> ToolOutput:
+    """What a tool returned, if it keeps the port's contract; what it raises is the tool's failure."""
+    if not isinstance(output, ToolOutput):
+        raise TypeError(f"it returned {type(output).__name__}, not ToolOutput")
+    if not isinstance(output.text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a tool may be untyped
+        raise TypeError(f"the text it returned is {type(output.text).__name__}, not str")
+    if output.status is not None and output.status not in get_args(ResultStatus):
+        raise ValueError(f"there is no status {output.status!r}")
+    return output
 
 
 def _seconds(live: LiveCall) -> float | None:

@@ -439,3 +439,26 @@ async def test_a_read_only_body_does_not_begin_after_a_cancel_in_the_instant_of_
         await session.rest()
         assert began == []
         assert events(session, "tool/result")[0].status == "not_started"
+
+
+async def test_a_tool_that_breaks_its_contract_is_an_error_result_and_no_dead_session(autojump_clock):
+    async def nothing(ctx):
+        return None
+
+    async def no_text(ctx):
+        return ToolOutput(None)
+
+    async def no_status(ctx):
+        return ToolOutput("fine", status="splendid")
+
+    tools = [Made(nothing, name="a"), Made(no_text, name="b"), Made(no_status, name="c")]
+    provider = ScriptedProvider([reply(("c1", "a"), ("c2", "b"), ("c3", "c")), Reply(text="I see.")])
+    async with open_session(None, provider=provider, tools=tools) as session:
+        await session.send("go")
+        await session.rest()
+        results = {event.call: event for event in events(session, "tool/result")}
+        assert {result.status for result in results.values()} == {"error"}
+        assert "NoneType" in results["c1"].text
+        assert "NoneType" in results["c2"].text
+        assert "splendid" in results["c3"].text
+        assert events(session, "turn/end")[0].outcome == "completed"
