@@ -234,11 +234,11 @@ class Dispatch:
         seconds = _seconds(live)
         facts = CallFacts(
             live.use.name,
-            self._cause(live) or self._kernel.settings.host_cause,
-            seconds,
-            call.output.text() if call.output is not None else "",
-            live.error,
-            tool.effect,
+            cause=self._cause(live) or self._kernel.settings.host_cause,
+            seconds=seconds,
+            output=call.output.text() if call.output is not None else "",
+            error=live.error,
+            effect=tool.effect,
             process=live.process,
             resumable=live.checkpointed,
             alone=live.stopped_by is not None,

@@ -462,3 +462,23 @@ async def test_a_tool_that_breaks_its_contract_is_an_error_result_and_no_dead_se
         assert "NoneType" in results["c2"].text
         assert "splendid" in results["c3"].text
         assert events(session, "turn/end")[0].outcome == "completed"
+
+
+async def test_what_is_told_of_an_abandoned_call_is_by_its_effect_and_invents_no_answer(autojump_clock):
+    async def leaves(ctx):
+        try:
+            await trio.sleep_forever()
+        finally:
+            ctx.survivor("thread", "worker 7")
+
+    for effect, says in (("read_only", "it may be called again"), ("effect", "do not retry blindly")):
+        provider = ScriptedProvider([reply(("c1", "made"))])
+        async with open_session(None, provider=provider, tools=[Made(leaves, effect=effect)]) as session:
+            await session.send("go")
+            await until(session, "tool/start")
+            await trio.testing.wait_all_tasks_blocked()
+            await session.cancel().settled()
+            (result,) = events(session, "tool/result")
+            assert result.status == "unknown"
+            assert says in result.text
+            assert "answered" not in result.text
