@@ -106,6 +106,7 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command line and leave with its exit code. No traceback is printed at a user."""
+    _occupy_standard_streams()
     _count_hangup_as_terminate()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -114,8 +115,7 @@ def main() -> None:
     try:
         code = run(sys.argv[1:])
         # Not left to the interpreter, which would complain about a pipe that is gone.
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as error:
         code = _output_failed(error)
     sys.exit(code)
@@ -133,7 +133,7 @@ def run(args: Sequence[str]) -> int:
         return leaving.code if isinstance(leaving.code, int) else 0
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else PROGRAM
-        click.echo(f"{where}: {' '.join(error.format_message().split())} (see {where} --help)", err=True)
+        note(f"{' '.join(error.format_message().split())} (see {where} --help)", where)
         return error.exit_code
     except click.ClickException as error:
         error.show()
@@ -180,6 +180,21 @@ def _internal(error: BaseException) -> int:
         traceback.print_exception(error)
     note(f"internal error: {type(error).__name__}: {error}; run with TURNKERNEL_DEBUG=1 for the traceback")
     return 1
+
+
+def _occupy_standard_streams() -> None:
+    """Put nothing where a standard stream was closed (`2>&-`): else the next file or socket gets its number, and
+    whoever writes to the stream, a process that we start too, writes into that.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            os.set_inheritable(number, True)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115 - open until the end
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _count_hangup_as_terminate() -> None:

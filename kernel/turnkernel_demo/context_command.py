@@ -14,6 +14,7 @@ from turnkernel_providers.pairing import PairingError
 from .exits import Failed, Unreadable, json_text
 from .log_commands import LOG
 from .open_log import is_damaged, opened, say_how_it_ends
+from .options import wires
 
 __all__ = ["context"]
 
@@ -22,7 +23,8 @@ _NAMED = ("anthropic", "openai-chat", "openai-responses")
 
 @click.command(short_help="the exact request messages of a log, as JSON")
 @LOG
-@click.option("--wire", type=click.Choice(_NAMED), required=True, help="Whose shapes.")
+@click.option("--wire", type=click.Choice(_NAMED), metavar="WIRE", required=True,
+              help=f"Whose shapes: {wires(WIRES)}.")  # fmt: skip
 @click.option("--model", help="Which model is asked: thinking goes back only to the one that gave it. "
               "Without it: the last one in the log on that wire.")  # fmt: skip
 def context(log: Path, wire: str, model: str | None) -> None:
@@ -43,7 +45,7 @@ def context(log: Path, wire: str, model: str | None) -> None:
       2  it can't be read, is no log, or the wire is not available in this version
     """
     if wire not in WIRES:
-        raise Unreadable(f"the wire {wire} is not available in this version")
+        raise Unreadable(f"the wire {wire} is not available yet; there are {wires(WIRES)}")
     with opened(log) as reader:
         last = _last_model(reader, wire)
         say_how_it_ends(reader, log)

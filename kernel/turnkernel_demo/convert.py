@@ -20,6 +20,7 @@ from turnkernel.testing.replies import ReplyCall
 from .checks import CHECKS
 from .plain import quoted
 from .scenario import (
+    LONGEST,
     Act,
     Action,
     AtLeast,
@@ -164,7 +165,7 @@ _REPLY_OVERRIDES: Mapping[str, Any] = {
     "raw_file": override(rename="raw"),
     "body": override(struct_hook=body),
     "stop": override(struct_hook=one_of(("end_turn", "tool_use", "max_tokens", "refusal", "pause_turn"))),
-    "pace": override(struct_hook=bounded(number, AtLeast(0))),
+    "pace": override(struct_hook=bounded(number, AtLeast(0, LONGEST))),
     "piece_bytes": override(struct_hook=bounded(whole, AtLeast(1))),
     "after_bytes": override(struct_hook=bounded(whole, AtLeast(0))),
     "status": override(struct_hook=bounded(whole, AtLeast(200, 599))),

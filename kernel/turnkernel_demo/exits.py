@@ -1,6 +1,6 @@
 """How the command line ends and speaks besides its output: exit codes, the one line on standard error, JSON lines.
 
-Writes to standard output and standard error only. Exit codes (DESIGN 9): 0; 1 for a violation, damage or an unmet
+Writes to standard output and standard error only. Exit codes: 0; 1 for a violation, damage or an unmet
 expectation; 2 for what can't be read or is live.
 """
 
@@ -39,13 +39,13 @@ class Unreadable(Failed):
 
 def on_terminal() -> bool:
     """Whether standard output goes to a terminal."""
-    return sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+    return sys.stdout.isatty()
 
 
-def note(text: str) -> None:
+def note(text: str, who: str = PROGRAM) -> None:
     """Say something on standard error, in one line that can't drive the terminal."""
     try:
-        click.echo(f"{PROGRAM}: {one_line(text)}", err=True)
+        click.echo(f"{who}: {one_line(text)}", err=True)
     except OSError:
         pass  # the terminal is gone, and with it whom to tell
 

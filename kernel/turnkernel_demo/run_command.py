@@ -4,19 +4,23 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import get_args
 
 import attrs
 import click
 import trio
 
+from turnkernel.errors import SessionLiveError
+from turnkernel.store import FileStore
 from turnkernel_providers.context import WIRES
 
 from .builtin import find
 from .exits import Unreadable, json_line, reason_of
 from .load import ScenarioError, with_options
+from .options import SecondsOfRun, wires
 from .plain import one_line
 from .played import Played
 from .report import Result, judge
@@ -52,13 +56,15 @@ class _StoppedError(Exception):
 @click.option("--json", "as_json", is_flag=True, help="One object per scenario and line, and nothing else.")
 @click.option("--log", type=click.Path(path_type=Path), metavar="PATH",
               help="Keep the log there; of several scenarios in a folder. Must not exist yet.")  # fmt: skip
-@click.option("--wire", type=click.Choice(get_args(Wire)), help="Play on this wire instead of the scenario's own.")
+@click.option("--wire", type=click.Choice(get_args(Wire)), metavar="WIRE",
+              help=f"Play on this wire instead of the scenario's own: {wires(WIRES)}.")  # fmt: skip
 @click.option("--virtual", is_flag=True, help="Play in memory, on a virtual clock; for scripted tools only.")
-@click.option("--seed", type=int, default=0, metavar="N", help="The schedule of a virtual run.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N",
+              help="The schedule of a virtual run; 0 without it.")  # fmt: skip
 @click.option("--design", metavar="NAME", help="Play it with another kernel.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Let the tools work there, and leave it; of several scenarios each in a folder.")  # fmt: skip
-@click.option("--limit", type=click.FloatRange(min=0, min_open=True), metavar="S",
+@click.option("--limit", type=SecondsOfRun(), metavar="S",
               help="Seconds of real time that a run may take, instead of the scenario's own.")  # fmt: skip
 def run(
     scenarios: tuple[str, ...],
@@ -66,7 +72,7 @@ def run(
     log: Path | None,
     wire: Wire | None,
     virtual: bool,
-    seed: int,
+    seed: int | None,
     design: str | None,
     keep: Path | None,
     limit: float | None,
@@ -89,12 +95,14 @@ def run(
       2  a scenario can't be read or played, or the log is there already; nothing was run
     """
     pieces = [_Piece(word, _prepared(word, wire, virtual, design, limit), None, None) for word in scenarios]
+    if seed is not None:
+        _check_seeded(pieces)
     pieces = _with_places(pieces, log, keep)
     failed = 0
     for number, piece in enumerate(pieces, 1):
         _say_progress(f"{number}/{len(pieces)} {one_line(piece.name)}")
         try:
-            result = judge(_play(piece, seed))
+            result = judge(_play(piece, seed or 0))
         except _StoppedError as stopped:
             _say_progress("")
             sys.exit(128 + stopped.number)
@@ -130,10 +138,20 @@ def _prepared(word: str, wire: Wire | None, virtual: bool, design: str | None, l
     if design != DESIGN:
         raise Unreadable(f"{word}: there is no design {design} in this version; there is {DESIGN}")
     if scenario.wire not in WIRES:
-        raise Unreadable(f"{word}: the wire {scenario.wire} is not available in this version")
+        reason = f"the wire {scenario.wire} is not available for running yet; there are {wires(WIRES)}"
+        raise Unreadable(f"{word}: {reason}")
     if limit is not None:
         scenario = attrs.evolve(scenario, limit_seconds=limit)
     return scenario
+
+
+def _check_seeded(pieces: Sequence[_Piece]) -> None:
+    """A seed chooses a schedule, which a real run does not have. Raises `Unreadable`."""
+    for piece in pieces:
+        if not piece.scenario.virtual:
+            raise Unreadable(
+                f"{piece.name}: --seed is for virtual runs, and this is played for real; add --virtual"
+            )
 
 
 def _with_places(pieces: Sequence[_Piece], log: Path | None, keep: Path | None) -> list[_Piece]:
@@ -152,17 +170,47 @@ def _with_places(pieces: Sequence[_Piece], log: Path | None, keep: Path | None) 
                 keep=keep / name if keep is not None and several else keep,
             )
         )
-    if log is not None and not os.access(log.absolute().parent, os.W_OK | os.X_OK):
-        raise Unreadable(f"{log}: there is no folder for it that can be written to")
-    try:
-        for piece in placed:
-            if piece.keep is not None:
-                piece.keep.mkdir(parents=True, exist_ok=True)
-        if log is not None and several:
-            log.mkdir()
-    except OSError as error:
-        raise Unreadable(f"{error.filename}: {reason_of(error)}") from None
+    if log is not None and not log.absolute().parent.is_dir():
+        raise Unreadable(f"{log}: there is no folder for it")
+    if log is not None and several:
+        _made(log)
+    for piece in placed:
+        if piece.keep is not None:
+            _made(piece.keep, parents=True)
+        if piece.log is not None:
+            _try_log(piece.log)
     return placed
+
+
+def _made(folder: Path, *, parents: bool = False) -> None:
+    """Make a folder, and see that files can be made in it. Raises `Unreadable`."""
+    try:
+        folder.mkdir(parents=parents, exist_ok=parents)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Unreadable(f"{folder}: no files can be made there: {reason_of(error)}") from None
+
+
+def _try_log(path: Path) -> None:
+    """Make a log as the kernel will, and take it away again: what can't be kept is told before anything runs.
+
+    Raises `Unreadable`.
+    """
+    try:
+        FileStore.open(path).close()
+    except SessionLiveError:
+        raise Unreadable(f"{path}: another kernel holds it") from None
+    except OSError as error:
+        _take_away(path)
+        raise Unreadable(f"{path}: no log can be written there: {reason_of(error)}") from None
+    _take_away(path)
+
+
+def _take_away(log: Path) -> None:
+    for made in (log, log.with_name(f"{log.name}.lock")):
+        with suppress(OSError):
+            made.unlink()
 
 
 def _unique(name: str, taken: set[str]) -> str:
@@ -180,7 +228,7 @@ def _unique(name: str, taken: set[str]) -> str:
 def _play(piece: _Piece, seed: int) -> Played:
     if piece.scenario.virtual:
         return _play_virtually(piece, seed)
-    with TemporaryDirectory(prefix="kernel-demo-", ignore_cleanup_errors=True) as folder:
+    with _scratch() as folder:
         root = piece.keep
         if root is None:
             root = Path(folder) / "scratch"
@@ -188,6 +236,13 @@ def _play(piece: _Piece, seed: int) -> Played:
         log = piece.log or Path(folder) / "session.log"
         played = trio.run(_play_until_signal, piece, log.absolute(), root.absolute())
         return attrs.evolve(played, log_path=str(piece.log) if piece.log is not None else None)
+
+
+def _scratch() -> TemporaryDirectory[str]:
+    try:
+        return TemporaryDirectory(prefix="kernel-demo-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise Unreadable(f"no temporary folder can be made: {reason_of(error)}") from None
 
 
 def _play_virtually(piece: _Piece, seed: int) -> Played:

@@ -1,7 +1,7 @@
 """What a scenario file says, as frozen classes. attrs only; touches nothing.
 
-Fields, defaults and their meaning are those of the scenario format (DESIGN 10); `load` makes these from TOML
-and checks what one field can't say alone. Times are in seconds.
+Fields, defaults and their meaning are those of the scenario format (docs/scenarios.md); `load` makes these from
+TOML and checks what one field can't say alone. Times are in seconds.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,9 @@ from turnkernel.testing.replies import Reply
 from turnkernel.tool import Concurrency, Effect
 
 __all__ = [
+    "LONGEST",
     "ROOT",
+    "RUN_LIMIT",
     "Act",
     "Action",
     "AtLeast",
@@ -61,9 +63,17 @@ class AtLeast:
     most: float = float("inf")
 
 
-Seconds = Annotated[float, AtLeast(0)]
-Count = Annotated[int, AtLeast(0)]
-Number = Annotated[int, AtLeast(1)]
+LONGEST = 604_800
+"""A week, in seconds. Nothing of a run takes longer, and what the system's timers refuse is far beyond it."""
+_MOST = 1_000_000_000
+
+Seconds = Annotated[float, AtLeast(0, LONGEST)]
+Patience = Annotated[float, AtLeast(0.001, LONGEST)]
+"""How long something may take: none at all is no patience but a mistake."""
+RUN_LIMIT = AtLeast(0.1, LONGEST)
+"""How long a whole run may take: starting the kernel's process alone takes about as long as the least."""
+Count = Annotated[int, AtLeast(0, _MOST)]
+Number = Annotated[int, AtLeast(1, _MOST)]
 
 
 @attrs.frozen
@@ -71,7 +81,7 @@ class SessionTable:
     """How the session is opened."""
 
     max_steps: Number = 20
-    turn_seconds: Seconds | None = None
+    turn_seconds: Patience | None = None
     """A turn that takes longer is cut, with cause `limit`. None: no limit."""
     context_tokens: Number = 100_000
     """A context over it is refused before anything is sent."""
@@ -84,7 +94,7 @@ class SessionTable:
     containment: Literal["tree", "namespace", "group"] = "tree"
     retries: Count = 2
     backoff_seconds: Seconds = 0.05
-    silence_seconds: Seconds | None = None
+    silence_seconds: Patience | None = None
     """A stream without progress for so long is given up. None: as the provider has it."""
 
 
@@ -123,7 +133,7 @@ class ToolScript:
     effect: Effect = "effect"
     concurrency: Concurrency = "shared"
     isolation: Literal["task", "thread"] = "task"
-    timeout: Seconds | None = None
+    timeout: Patience | None = None
     does: tuple[Action, ...] = ()
     on_cancel: tuple[Action, ...] = ()
     """What its cleanup does; then the cancel goes on."""
@@ -210,7 +220,7 @@ class Scenario:
     wire: Wire = "anthropic"
     virtual: bool = False
     """Virtual clock, model and log in memory, scripted tools only."""
-    limit_seconds: Seconds = 60.0
+    limit_seconds: Annotated[float, RUN_LIMIT] = 60.0
     """Real time; over it the run fails."""
     design: str = "turnkernel"
     """Or the name of a known-bad kernel of `turnkernel.testing`."""

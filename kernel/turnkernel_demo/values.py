@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from .plain import fit, one_line, quoted
-from .scenario import Action, AtLeast
+from .scenario import LONGEST, Action, AtLeast
 
 __all__ = [
     "ACTIONS",
@@ -103,9 +103,9 @@ def bounded(hook: Hook, bound: AtLeast) -> Hook:
     def check(value: Any, kind: Any = None) -> Any:
         made = hook(value, kind)
         if made < bound.least:
-            raise Problem(f"must be at least {bound.least:g}, not {shown(value)}")
+            raise Problem(f"must be at least {bound.least}, not {shown(value)}")
         if made > bound.most:
-            raise Problem(f"must be at most {bound.most:g}, not {shown(value)}")
+            raise Problem(f"must be at most {bound.most}, not {shown(value)}")
         return made
 
     return check
@@ -186,7 +186,7 @@ def _true(value: Any, _: Any = None) -> bool:
     return value
 
 
-_seconds = bounded(number, AtLeast(0))
+_seconds = bounded(number, AtLeast(0, LONGEST))
 
 ACTIONS: Mapping[str, Hook] = {
     "emit": text,

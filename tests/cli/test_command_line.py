@@ -178,6 +178,28 @@ def test_an_output_that_is_full_is_told_in_one_line() -> None:
     assert result.stderr == "kernel-demo: the output can't be written: No space left on device\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here; Linux has it")
+def test_an_error_that_can_not_be_told_keeps_its_exit_code() -> None:
+    with open("/dev/full", "wb") as full:
+        for words in (["shwo"], ["show", "nowhere.log"]):
+            assert subprocess.run([*PROGRAM, *words], stderr=full, timeout=60).returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_was_closed_is_nothing_to_speak_of(tmp_path: Path, closed: str) -> None:
+    """And no file, socket or process of ours gets its number: what is real here would break or write into it."""
+    (tmp_path / "it.toml").write_text(
+        '[[user]]\ntext = "x"\n'
+        '[[reply]]\ncalls = [{ id = "c", name = "bash", input = { command = "echo y; echo z >&2" } }]\n'
+        '[[reply]]\ntext = "Done."\n[expect]\nresults = { c = "ok" }\n'
+    )
+    script = f'"$0" -m turnkernel_demo run it.toml --log it.log {closed}'
+    done = subprocess.run(["sh", "-c", script, sys.executable], cwd=tmp_path, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"" if ">&-" in closed and closed != "2>&-" else b"ok  ")
+    assert b"session/close" in (tmp_path / "it.log").read_bytes().splitlines()[-1]
+
+
 def test_a_terminal_without_the_characters_gets_escapes(execute: Execute, closed_log: Path) -> None:
     result = execute("show", closed_log, PYTHONIOENCODING="latin-1")
     assert result.returncode == 0

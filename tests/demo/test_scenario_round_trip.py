@@ -15,6 +15,7 @@ from turnkernel_demo.builtin import load_builtin, names
 from turnkernel_demo.dump import dumps
 from turnkernel_demo.load import load, loads
 from turnkernel_demo.scenario import (
+    LONGEST,
     ROOT,
     Act,
     Action,
@@ -31,9 +32,10 @@ from turnkernel_demo.scenario import (
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NAME = st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True)
-SECONDS = st.floats(0, 1e9, allow_nan=False)
-COUNT = st.integers(0, 2**40)
-NUMBER = st.integers(1, 2**40)
+SECONDS = st.floats(0, LONGEST, allow_nan=False)
+PATIENCE = st.floats(0.001, LONGEST, allow_nan=False)
+COUNT = st.integers(0, 10**9)
+NUMBER = st.integers(1, 10**9)
 FLOAT = st.floats(allow_nan=False, allow_infinity=False)
 JSON: st.SearchStrategy[Any] = st.recursive(
     TEXT | st.booleans() | st.integers(-(2**63), 2**63 - 1) | FLOAT,
@@ -87,7 +89,7 @@ SCRIPT = st.builds(
     effect=st.sampled_from(["read_only", "idempotent", "effect"]),
     concurrency=st.sampled_from(["shared", "exclusive"]),
     isolation=st.sampled_from(["task", "thread"]),
-    timeout=st.none() | SECONDS,
+    timeout=st.none() | PATIENCE,
     does=st.builds(lambda first, end: (*first, *end), some(ACTION), st.lists(END, max_size=1)),
     on_cancel=some(ACTION),
 )
@@ -128,7 +130,7 @@ def acts(when: dict[str, Any]) -> st.SearchStrategy[Act]:
 SESSION = st.builds(
     SessionTable,
     max_steps=NUMBER,
-    turn_seconds=st.none() | SECONDS,
+    turn_seconds=st.none() | PATIENCE,
     context_tokens=NUMBER,
     steer_policy=st.sampled_from(["after_batch", "skip_unstarted"]),
     durability=st.sampled_from(["power", "process", "memory"]),
@@ -137,7 +139,7 @@ SESSION = st.builds(
     containment=st.sampled_from(["tree", "namespace", "group"]),
     retries=COUNT,
     backoff_seconds=SECONDS,
-    silence_seconds=st.none() | SECONDS,
+    silence_seconds=st.none() | PATIENCE,
 )
 TOOLS = st.builds(
     ToolsTable,
@@ -170,7 +172,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         title=draw(TEXT),
         wire=draw(one(Wire)),
         virtual=virtual,
-        limit_seconds=draw(SECONDS),
+        limit_seconds=draw(st.floats(0.1, LONGEST)),
         design=draw(TEXT),
         session=draw(SESSION),
         users=draw(some(st.builds(User, TEXT))),

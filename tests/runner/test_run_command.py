@@ -87,11 +87,22 @@ def test_1_when_one_of_several_fails(files):
         (["esc-in-a-long-tool", "--virtual"], "is a real tool; a virtual run has scripted ones only"),
         (
             ["stale-cancel", "--wire", "openai-responses"],
-            "the wire openai-responses is not available in this version",
+            "the wire openai-responses is not available for running yet; there are anthropic and openai-chat",
         ),
         (["stale-cancel", "--design", "naive"], "there is no design naive in this version"),
-        (["stale-cancel", "--limit", "0"], "limit"),
+        (["stale-cancel", "--limit", "0"], "'--limit': must be at least 0.1, not 0.0"),
+        (["stale-cancel", "--limit", "0.0001"], "'--limit': must be at least 0.1, not 0.0001"),
+        (["stale-cancel", "--limit", "-1"], "'--limit': must be at least 0.1, not -1.0"),
+        (["stale-cancel", "--limit", "inf"], "'--limit': must be a finite number, not inf"),
+        (["stale-cancel", "--limit", "nan"], "'--limit': must be a finite number, not nan"),
+        (["stale-cancel", "--limit", "1e300"], "'--limit': must be at most 604800, not 1e+300"),
+        (["stale-cancel", "--limit", "soon"], "'--limit': 'soon' is not a number of seconds"),
+        (["good.toml", "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
+        (["esc-in-a-long-tool", "--seed", "3"], "--seed is for virtual runs, and this is played for real"),
         (["stale-cancel", "--log", "no/such/folder/x.log"], "there is no folder for it"),
+        (["stale-cancel", "--log", "good.toml/x.log"], "there is no folder for it"),
+        (["good.toml", "--log", "x" * 255], "no log can be written there: File name too long"),
+        (["stale-cancel", "--keep", "good.toml"], "'--keep': Directory 'good.toml' is a file"),
     ],
 )
 def test_2_with_one_line_when_it_can_not_be_played(files, words, reason, monkeypatch):
@@ -102,6 +113,20 @@ def test_2_with_one_line_when_it_can_not_be_played(files, words, reason, monkeyp
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert reason in line
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here, where nothing can be made")
+@pytest.mark.parametrize("name", ["good.toml", "real.toml"])
+def test_2_with_one_line_where_no_log_and_no_scratch_root_can_be_made(files, name):
+    for words, place in (
+        (["--log", "/proc/x"], "/proc/x: no log can be written there"),
+        (["--keep", "/proc/x"], "/proc/x: no files can be made there"),
+        (["--keep", "/proc"], "/proc: no files can be made there"),
+    ):
+        done = invoke(files / name, *words)
+        assert (done.exit_code, done.stdout) == (2, ""), words
+        [line] = done.stderr.splitlines()
+        assert line.startswith(f"kernel-demo: {place}: ")
 
 
 def test_2_when_a_scenario_names_another_design(files):
