@@ -57,7 +57,7 @@ def _only(kind: type | tuple[type, ...]) -> Callable[[Any, Any], Any]:
     def take(value: Any, _: Any) -> Any:
         # A bool is an int to Python, and JSON has no infinity: orjson writes null for it.
         if not isinstance(value, kind) or (value.__class__ is bool and kind is not bool):
-            raise TypeError(f"{value!r:.40} is a {type(value).__name__}")
+            raise TypeError(f"{value!r:.40} is of type {type(value).__name__}")
         if value.__class__ is float and not math.isfinite(value):
             raise TypeError(f"{value} is no number")
         return value

@@ -9,7 +9,7 @@ from .events import Error
 from .journal import Journal
 from .text import clip, safe
 
-__all__ = ["apart", "errors_of", "is_ours", "leaves", "qualified_name"]
+__all__ = ["apart", "errors_of", "in_words", "is_ours", "leaves", "qualified_name"]
 
 
 def leaves(error: BaseException) -> list[BaseException]:
@@ -27,6 +27,11 @@ def errors_of(error: BaseException, place: str) -> list[Error]:
         for leaf in leaves(error)
         if not isinstance(leaf, trio.Cancelled)
     ]
+
+
+def in_words(error: BaseException) -> str:
+    """The same in one text: `ValueError: no such thing`, or the type alone where it has nothing to say."""
+    return "; ".join(f"{one.type}: {one.text}".removesuffix(": ") for one in errors_of(error, ""))
 
 
 def qualified_name(cls: type) -> str:

@@ -12,7 +12,7 @@ import orjson
 import trio
 
 from .events import AskAnswer, AskClosed, AskOpened, InboxConsumed, Record, ResultStatus, ToolResult
-from .faults import is_ours
+from .faults import in_words, is_ours
 from .kernel import Kernel, LiveCall, PendingAsk
 from .tool import Answered
 from .wording import CallFacts
@@ -138,7 +138,7 @@ async def _asked(kernel: Kernel, hook: Hook, name: str, input: Mapping[str, Any]
         if is_ours(error, kernel.journal):
             raise
         # A hook that fails must not let the call through.
-        return Block(f"a hook failed: {type(error).__name__}: {error}")
+        return Block(f"a hook failed: {in_words(error)}")
 
 
 def _refused(kernel: Kernel, live: LiveCall, status: ResultStatus, reason: str = "") -> Refused:
@@ -190,11 +190,11 @@ def answer(kernel: Kernel, ask_id: str, word: AskAnswer, text: str = "") -> bool
     if pending is None or pending.answered is not None:
         return False
     event = pending.event
-    fits = ("answer", "dismissed")
+    kind, fits = "a question", ("answer", "dismissed")
     if event.kind == "approval":
-        fits = ("allow", "allow_always", "deny", "deny_stop", "dismissed")
+        kind, fits = "an approval", ("allow", "allow_always", "deny", "deny_stop", "dismissed")
     if word not in fits:
-        raise ValueError(f"{ask_id} is a {event.kind}: it takes {', '.join(fits)}, not {word!r}")
+        raise ValueError(f"{ask_id} is {kind}: it takes {', '.join(fits)}, not {word!r}")
     call = kernel.grammar.calls[event.call]
     rule = call.use.name if word == "allow_always" else None
     # State before its record, here too: a cancel in the same instant must find the ask closed.

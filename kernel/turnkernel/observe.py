@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from .cancel import Authority
-from .events import InboxCanceled, Record, TurnEnd, TurnStart
+from .events import Error, InboxCanceled, Record, TurnEnd, TurnStart
 from .grammar import Grammar
 
 __all__ = ["CallStatus", "Status", "StatusFold", "holders_of"]
@@ -43,9 +43,11 @@ class Status:
     queued: int = 0
     """Items that wait for a turn."""
     outcome: str | None = None
-    """With `stopped`: how the last turn ended."""
+    """At rest: how the last turn ended; None where there was none, and while one runs."""
     dropped: tuple[str, ...] = ()
     """With `stopped`: items that its cancel dropped."""
+    errors: tuple[Error, ...] = ()
+    """At rest: what went wrong in the last turn, whatever its outcome (law R12)."""
 
 
 class StatusFold:
@@ -75,12 +77,7 @@ class StatusFold:
         tasks, queued = tuple(grammar.tasks), len(grammar.items)
         turn = grammar.turn
         if turn is None:
-            ended = self._ended
-            if ended is None or ended.outcome == "completed":
-                return Status("rest", tasks=tasks, queued=queued)
-            return Status(
-                "stopped", ended.turn, (), (), tasks, queued, ended.outcome, dropped=tuple(self._dropped)
-            )
+            return self._at_rest(tasks, queued)
         calls = tuple(
             CallStatus(
                 call.use.id, call.use.name, call.state, None if call.started is None else now - call.started
@@ -88,6 +85,15 @@ class StatusFold:
             for call in grammar.calls.values()
         )
         return Status(_state(grammar), turn.id, calls, tuple(grammar.asks), tasks, queued)
+
+    def _at_rest(self, tasks: tuple[str, ...], queued: int) -> Status:
+        ended = self._ended
+        if ended is None:
+            return Status("rest", tasks=tasks, queued=queued)
+        if ended.outcome == "completed":
+            return Status("rest", tasks=tasks, queued=queued, outcome=ended.outcome, errors=ended.errors)
+        dropped = tuple(self._dropped)
+        return Status("stopped", ended.turn, (), (), tasks, queued, ended.outcome, dropped, ended.errors)
 
 
 def _state(grammar: Grammar) -> State:

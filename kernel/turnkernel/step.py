@@ -22,7 +22,7 @@ from .events import (
     StepStart,
     ToolResult,
 )
-from .faults import apart, errors_of, is_ours
+from .faults import apart, errors_of, in_words, is_ours
 from .gate import Gate
 from .inbox import steers
 from .kernel import Kernel
@@ -145,8 +145,10 @@ class Step:
             if is_ours(error, self.kernel.journal):
                 raise
             # Whatever a provider raises ends the turn, told in the log.
-            text = "; ".join(f"{leaf.type}: {leaf.text}" for leaf in errors_of(error, "provider"))
-            return _Failure(type(error).__name__, text)
+            found = errors_of(error, "provider")
+            if len(found) == 1:
+                return _Failure(found[0].type, found[0].text)
+            return _Failure(type(error).__name__, in_words(error))
         except BaseExceptionGroup as group:
             cancelled, rest = apart(group)
             if cancelled is None or rest is None or is_ours(rest, self.kernel.journal):

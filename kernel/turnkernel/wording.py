@@ -242,7 +242,9 @@ class Wording:
             case "max_steps":
                 return "Your previous turn reached its limit of steps and was ended."
             case _:
-                why = "; ".join(f"{error.type}: {clip(error.text, 500)}" for error in facts.errors)
+                why = "; ".join(
+                    f"{error.type}: {clip(error.text, 500)}".removesuffix(": ") for error in facts.errors
+                )
                 return f"Your previous turn failed ({facts.code}){': ' + why if why else ''}."
 
     def _resume(self, facts: CallFacts) -> str:

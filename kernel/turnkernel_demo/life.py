@@ -12,7 +12,6 @@ from typing import Literal, NoReturn
 import attrs
 import trio
 
-from turnkernel.dispatch import errors_of
 from turnkernel.errors import LogFailedError
 from turnkernel.events import (
     InboxQueued,
@@ -24,6 +23,7 @@ from turnkernel.events import (
     TurnStuck,
     TurnSurvivor,
 )
+from turnkernel.faults import in_words
 from turnkernel.gate import Gate
 from turnkernel.journal import Journal
 from turnkernel.kernel import Kernel, Receipt, Settings
@@ -129,7 +129,7 @@ class Life:
             except* LogFailedError:
                 self._why = "log"
             except* Exception as group:  # noqa: BLE001 - whatever else leaves the block is what a run looks for
-                error = "; ".join(f"{one.type}: {one.text}" for one in errors_of(group, "session"))
+                error = in_words(group)
             nursery.cancel_scope.cancel()
         if self._host_cancelled and not self._host.cancelled_caught:
             self.tell(Broken(Violation("R8", self.seq, "the host's cancel did not go on")))

@@ -78,7 +78,7 @@ async def test_a_word_that_does_not_fit_the_ask_is_an_error_and_leaves_it_open(a
     async with open_session(None, provider=provider, tools=[quick()], gate=needs("quick")) as session:
         await session.send("go")
         ask = await asked(session)
-        with pytest.raises(ValueError, match="approval"):
+        with pytest.raises(ValueError, match=f"^{ask.ask} is an approval: it takes allow, .* not 'answer'$"):
             session.answer(ask.ask, "answer", "blue")
         assert session.answer(ask.ask, "allow")
         await session.rest()
@@ -258,6 +258,19 @@ async def test_an_answer_that_came_is_used_when_only_the_result_is_missing(autoj
     async with open_session(MemoryStore(copies[0]), provider=ScriptedProvider([])) as session:
         result = events(session, "tool/result")[0]
         assert (result.status, result.text, result.synthetic) == ("ok", "the blue one", True)
+
+
+@pytest.mark.parametrize(("error", "said"), [(OSError("no disk"), "OSError: no disk"), (OSError(), "OSError")])
+async def test_a_hook_that_fails_blocks_the_call_and_says_once_what_failed(autojump_clock, error, said):
+    async def failing(name, input):
+        raise error
+
+    provider = ScriptedProvider([calls(("c1", "quick")), Reply(text="Fine.")])
+    async with open_session(None, provider=provider, tools=[quick()], gate=Gate(hooks=[failing])) as session:
+        await session.send("go")
+        await session.rest()
+        assert statuses(session) == {"c1": "blocked"}
+        assert events(session, "tool/result")[0].text.endswith(f": a hook failed: {said}")
 
 
 async def test_a_rewrite_that_the_log_can_not_hold_blocks_the_call(autojump_clock):

@@ -15,6 +15,7 @@ from turnkernel import (
     ToolOutput,
     open_session,
 )
+from turnkernel.events import Error
 from turnkernel.messages import Text, ToolResultBlock
 from turnkernel.store import MemoryStore
 from turnkernel.testing.laws import check_log
@@ -556,10 +557,29 @@ async def test_a_fault_of_a_provider_is_a_failed_turn_and_not_a_dead_session(aut
         await session.send("go")
         await session.rest()
         end = only(session, "turn/end")
-        assert (end.outcome, end.code, end.errors[0].type) == ("failed", "provider", "ZeroDivisionError")
+        assert (end.outcome, end.code) == ("failed", "provider")
+        assert end.errors == (Error("ZeroDivisionError", "odd", "provider"),)
+        assert end.reminder.endswith("failed (provider): ZeroDivisionError: odd.\n</system-reminder>")
+        assert (session.status().state, session.status().outcome) == ("stopped", "failed")
+        assert session.status().errors == end.errors, "what a screen shows after failed"
         await session.send("again")
+        assert session.status().errors == ()
         await session.rest()
         assert outcomes(session) == ["failed", "completed"]
+        status = session.status()
+        assert (status.state, status.outcome, status.errors) == ("rest", "completed", ())
+
+
+async def test_an_exception_without_words_is_told_by_its_type_alone(autojump_clock):
+    class Mute(ScriptedProvider):
+        def stream(self, request):
+            raise ValueError
+
+    async with open_session(None, provider=Mute([])) as session:
+        await session.send("go")
+        await session.rest()
+        assert only(session, "turn/end").errors == (Error("ValueError", "", "provider"),)
+        assert "failed (provider): ValueError." in only(session, "turn/end").reminder
 
 
 async def test_a_tool_that_raises_or_does_not_exist_or_gets_no_object_is_an_error_result(autojump_clock):
