@@ -49,7 +49,7 @@ class LogFailedError(TurnkernelError):
     def __init__(self, what: str, where: str, reason: str, not_durable: int) -> None:
         super().__init__(f"{where}: {what} failed: {reason}; {not_durable} records are not durable")
         self.what = what
-        """`append` or `flush`."""
+        """`append`, `flush` or `close`."""
         self.where = where
         self.reason = reason
         self.not_durable = not_durable

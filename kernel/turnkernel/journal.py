@@ -315,10 +315,14 @@ class Journal:
         await self._readers.park()
 
     def close(self) -> None:
-        """Let the store go; cursors end."""
+        """Let the store go; cursors end. Raises `LogFailedError` if only this fails; it is gone all the same."""
         self.closed = True
         self._readers.unpark_all()
-        self._store.close()
+        try:
+            self._store.close()
+        except OSError as error:
+            if self.failure is None:
+                raise self._fail("close", error) from error
 
 
 class RecordCursor:

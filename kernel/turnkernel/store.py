@@ -1,7 +1,7 @@
 """Where the bytes of a log are: a file, or memory. Blocking; no trio.
 
 A store appends whole writes, syncs, and reads back. It knows nothing of records. The file system is reached
-through `disk` only.
+through `logfile` only.
 """
 
 import errno
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from .disk import DiskFile, File, ReadOnlyStore
+from .disk import Disk
+from .logfile import DiskFile, File, ReadOnlyStore
 
 __all__ = [
     "RESERVE_BYTES",
@@ -127,14 +128,21 @@ class FileStore:
         self._can_reserve = True
         self._torn = False
         """Whether there may be bytes behind `_size` that could not be cut off yet."""
+        self._unused = True
+        """Whether nothing whole was written since it was opened."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.where} {self._size} bytes>"
 
     @classmethod
-    def open(cls, path: Path) -> "FileStore":
+    def open(cls, path: Path, disk: Disk | None = None) -> "FileStore":
         """Lock and open for writing, create it if it isn't there; see `DiskFile.open`."""
-        return cls(DiskFile.open(path))
+        file = DiskFile.open(path, disk)
+        try:
+            return cls(file)
+        except BaseException:
+            file.close(unused=True)
+            raise
 
     @property
     def where(self) -> str:
@@ -172,17 +180,34 @@ class FileStore:
             self._cut_back()
             raise OSError(errno.ENOSPC, f"short write: {written} of {len(data)} bytes")
         self._size += written
+        self._unused = False
 
     def _cut_back(self) -> None:
+        """Off the disk too, before anybody is told: else a power cut could bring back what was reported as failed.
+
+        Waits for a sync, where there is something to cut.
+        """
+        self._allocated = self._size
+        self._torn = True
+        try:
+            if self._file.length() > self._size:
+                self._file.truncate(self._size)
+                self._torn = False
+                self._file.sync()
+            self._torn = False
+        except OSError:
+            # Of a disk that fails twice. Cut again when it is closed; what fails then as well, the next opening
+            # finds at the end.
+            pass
+
+    def _give_back(self) -> None:
+        """What is allocated and not used; and what could not be cut off before."""
+        if not self._torn and self._allocated <= self._size:
+            return
         try:
             self._file.truncate(self._size)
         except OSError:
-            self._torn = (
-                True  # tried again when it is closed; what fails then is for the next opening to pass over
-            )
-        else:
-            self._torn = False
-        self._allocated = self._size
+            pass  # blocks that stay allocated cost room and nothing else
 
     def sync(self) -> None:
         """The file's."""
@@ -197,10 +222,11 @@ class FileStore:
         return self._file.put_beside(_aside(self, offset), _chunks(self, offset))
 
     def close(self) -> None:
-        """Give back what is allocated and not used, close and unlock."""
-        if self._torn or self._allocated > self._size:
-            self._cut_back()
-        self._file.close()
+        """Give back what is allocated and not used, close and unlock; a log that was made and not written to, and
+        its lock, are removed.
+        """
+        self._give_back()
+        self._file.close(unused=self._unused)
 
 
 def _chunks(store: Source, offset: int) -> Iterator[bytes]:

@@ -16,7 +16,8 @@ from turnkernel.errors import LogFailedError
 from turnkernel.journal import Journal
 from turnkernel.repair import closers
 from turnkernel.store import FileStore, lines
-from turnkernel.testing.crash import Parts, play_on_disk, sweep_crashes, sweep_faults
+from turnkernel.testing.crash import Parts, play_on_disk, sweep_crashes
+from turnkernel.testing.disk_faults import sweep_faults
 from turnkernel.testing.disk_model import Fault
 from turnkernel.testing.programs import PROGRAMS
 
@@ -106,6 +107,13 @@ class NoCutBack(FileStore):
         pass
 
 
+class NotSyncedCut(FileStore):
+    """Cuts back, and leaves it to the next sync, which never comes, to tell the disk."""
+
+    def _cut_back(self):
+        self._file.truncate(self._size)
+
+
 class Buffered(FileStore):
     """As a buffered file does: what could not be written is written with the next, or when it is closed."""
 
@@ -179,7 +187,7 @@ def test_a_sync_that_is_tried_again_is_caught():
     assert "L8" in swept(Parts(journal=RetriedSync), faults=True)
 
 
-@pytest.mark.parametrize("bug", [NoCutBack, Buffered])
+@pytest.mark.parametrize("bug", [NoCutBack, NotSyncedCut, Buffered])
 @pytest.mark.law("L7")
 def test_a_failed_write_that_comes_back_is_caught(bug):
     assert "L7" in swept(Parts(store=bug), faults=True)

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from turnkernel.disk import DiskFile
+from turnkernel.disk import Disk
 from turnkernel.errors import SessionLiveError
+from turnkernel.logfile import DiskFile
 from turnkernel.store import RESERVE_BYTES, FileStore, MemoryStore, lines
 
 
@@ -39,9 +40,46 @@ def limited(size):
 
 
 def test_a_new_log_is_for_its_owner_only(path):
-    FileStore.open(path).close()
+    store = FileStore.open(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.with_name("session.log.lock").stat().st_mode) == 0o600
+    store.close()
+
+
+def test_what_an_opening_has_made_and_not_written_to_is_gone_again(path):
+    FileStore.open(path).close()
+    assert list(path.parent.iterdir()) == []
+    path.touch()
+    FileStore.open(path).close()
+    assert list(path.parent.iterdir()) == [path], "somebody else's stays"
+    store = FileStore.open(path)
+    store.write(b"one\n")
+    store.close()
+    FileStore.open(path).close()
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_a_log_that_its_maker_has_removed_meanwhile_is_made_anew(path):
+    """Who waits between opening and locking would hold a file that nobody can find."""
+    maker = FileStore.open(path)
+
+    class Late(Disk):
+        gone = False
+
+        def open(self, path, flags):
+            fd = super().open(path, flags)
+            if not self.gone:
+                maker.close()
+                self.gone = True
+            return fd
+
+    store = FileStore.open(path, Late())
+    assert store._file._lock.made
+    store.write(b"one\n")
+    assert path.read_bytes() == b"one\n"
+    with pytest.raises(SessionLiveError):
+        FileStore.open(path)
+    store.close()
 
 
 def test_the_directory_is_synced_at_every_opening_before_anything_is_written(path, monkeypatch):
@@ -190,6 +228,7 @@ def test_a_log_that_another_process_holds_is_refused_and_free_after_its_kill(pat
 
 def test_a_log_is_one_log_by_whatever_name_it_is_opened(path):
     store = FileStore.open(path)
+    store.write(b"one\n")
     other = path.with_name("other.log")
     other.symlink_to(path)
     hard = path.with_name("hard.log")
@@ -243,6 +282,7 @@ def test_a_process_that_was_started_does_not_inherit_the_lock(path):
 
 def test_a_sync_may_outlive_the_log_and_syncs_nobody_else_s_file(path, monkeypatch):
     store = FileStore.open(path)
+    store.write(b"one\n")
     synced = []
     fdatasync = os.fdatasync
 

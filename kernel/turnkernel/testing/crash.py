@@ -13,12 +13,12 @@ import attrs
 import trio
 
 from ..codec import encode
-from ..errors import LogDamagedError, LogFailedError, TurnkernelError
+from ..errors import LogDamagedError, LogFailedError, SessionLiveError, TurnkernelError
 from ..events import Event, InboxQueued, PassedOver, Record, Salvaged, SessionClose, SessionOpen, ToolStart
 from ..journal import Journal
 from ..records import read_records
 from ..session import open_session, recover
-from ..store import FileStore, MemoryStore
+from ..store import FileStore, MemoryStore, Store
 from ..wording import DEFAULT
 from .disk_model import Crash, Fault, ModelDisk, crashes
 from .laws import Violation, check_append_only, check_log
@@ -27,7 +27,7 @@ from .scripted import ScriptedProvider
 from .sweep import Box, Program
 from .virtual import run_virtually
 
-__all__ = ["Parts", "Played", "Swept", "check_crash", "play_on_disk", "sweep_crashes", "sweep_faults"]
+__all__ = ["CrashChecker", "Parts", "Played", "Swept", "play_on", "play_on_disk", "records_of", "sweep_crashes"]
 
 
 @attrs.frozen
@@ -91,24 +91,33 @@ def play_on_disk(
 
     A log that fails ends it, and is told in `error`; anything else that is raised is raised.
     """
-    parts = parts or Parts()
     played = Played(ModelDisk(exists=False, fault=fault), durability)
+    parts = parts or Parts()
+    play_on(lambda: parts.store(played.disk), program, played, parts.journal)
+    return played
+
+
+def play_on(store: Callable[[], Store], program: Program, played: Played, kind: type[Journal] = Journal) -> None:
+    """The same on any store, which is opened in the run; what came of it goes into `played`.
+
+    A damaged log is salvaged. What was promised is noted on the disk of `played`.
+    """
     box = Box()
-    journal = type("_Watched", (_Unthreaded, parts.journal), {"box": box, "program": program, "played": played})
+    journal = type("_Watched", (_Unthreaded, kind), {"box": box, "program": program, "played": played})
 
     async def main() -> None:
         tools = program.tools()
         for tool in (one for one in tools if one.effect != "read_only"):
             object.__setattr__(tool, "began", _Told(played.disk))
-        store = parts.store(played.disk)
         async with open_session(
-            store,
+            store(),
             provider=ScriptedProvider(program.replies, spare=Reply(text="Anything else?")),
             tools=tools,
             settings=program.settings,
             gate=program.gate(),
-            durability=durability,
+            durability=played.durability,
             journal_type=cast("type[Journal]", journal),
+            salvage=True,
         ) as session:
             box.session = session
             for prompt in program.prompts:
@@ -117,9 +126,8 @@ def play_on_disk(
 
     try:
         run_virtually(main, seed=0)
-    except (LogFailedError, OSError) as error:
+    except (LogFailedError, SessionLiveError, OSError) as error:
         played.error = error
-    return played
 
 
 class _Unthreaded:
@@ -149,6 +157,7 @@ class _Unthreaded:
             cast(Any, super())._write(entries)
         except LogFailedError:
             self.played.failed += lines
+            self.played.disk.note("told")
             raise
         self.played.truth += lines
         self.box.records += [record for record, _ in entries]
@@ -191,23 +200,24 @@ def _recover(image: bytes, parts: Parts, *, salvage: bool) -> _Recovered:
     store.sync()
     journal.append(SessionClose())
     store.sync()
-    return _Recovered(disk, _records(_bytes(disk)), salvaged is not None)
+    return _Recovered(disk, records_of(_bytes(disk)), salvaged is not None)
 
 
 def _bytes(disk: ModelDisk) -> bytes:
     return disk.read(0, disk.length())
 
 
-def _records(data: bytes) -> list[Record]:
+def records_of(data: bytes) -> list[Record]:
+    """The records of a log's bytes. Raises `LogDamagedError`."""
     return [item for _, item in read_records(MemoryStore(data)) if isinstance(item, Record)]
 
 
 @attrs.define
-class _Checker:
+class CrashChecker:
     """Checks crashes of one run. The laws are asked once per log that a recovery came to."""
 
     played: Played
-    parts: Parts
+    parts: Parts = Parts()
     _lawful: dict[tuple[int, bytes], list[Violation]] = attrs.field(
         factory=dict[tuple[int, bytes], list[Violation]]
     )
@@ -268,17 +278,12 @@ class _Checker:
             yield Violation("L7", len(before), f"a second recovery appended {', '.join(added)}")
         last = again.records[-1]
         more = Record(last.seq + 1, last.epoch + 1, 0.0, SessionOpen("s", "now", "power"))
-        if _records(data + encode(more))[-1] != more:
+        if records_of(data + encode(more))[-1] != more:
             yield Violation("L7", more.seq, "what was appended next is not read")
 
 
 def _is_last_opening(record: Record, records: Sequence[Record]) -> bool:
     return isinstance(record.event, SessionOpen) and record.epoch == records[-1].epoch
-
-
-def check_crash(crash: Crash, played: Played, parts: Parts | None = None) -> list[Violation]:
-    """Recover from one crash of a run, and check everything that can be."""
-    return _Checker(played, parts or Parts()).check(crash)
 
 
 # ------------------------------------------------------------------------------------------------- the sweep
@@ -293,7 +298,7 @@ def sweep_crashes(
     one crash of each number of whole records and kind of damage.
     """
     parts = parts or Parts()
-    checker, swept = _Checker(played, parts), Swept()
+    checker, swept = CrashChecker(played, parts), Swept()
     seen: set[tuple[bytes, frozenset[str], frozenset[str], bool]] = set()
     deep: set[tuple[int, bool]] = set()
     for crash in crashes(played.disk, stride=stride):
@@ -314,14 +319,14 @@ def sweep_crashes(
     return swept
 
 
-def _crash_the_recovery(crash: Crash, checker: _Checker, stride: int) -> Swept:
+def _crash_the_recovery(crash: Crash, checker: CrashChecker, stride: int) -> Swept:
     swept = Swept()
     recovered = checker._opened(crash)  # pyright: ignore[reportPrivateUsage] - of this module
     assert recovered is not None
     # What the first opening has written is the truth for the second.
     data = _bytes(recovered.disk)
-    truth = [encode(record) for record in _records(data)]
-    inner = _Checker(Played(recovered.disk, checker.played.durability, truth), checker.parts)
+    truth = [encode(record) for record in records_of(data)]
+    inner = CrashChecker(Played(recovered.disk, checker.played.durability, truth), checker.parts)
     seen: set[bytes] = set()
     for second in crashes(recovered.disk, stride=stride):
         swept.states += 1
@@ -338,44 +343,3 @@ def _crash_the_recovery(crash: Crash, checker: _Checker, stride: int) -> Swept:
         )
         swept.found += [(f"{crash.label}, then {second.label}", one) for one in inner.check(promised)]
     return swept
-
-
-def sweep_faults(
-    program: Program, *, parts: Parts | None = None, durability: str = "power", most: int = 10
-) -> Swept:
-    """Fail each write and each sync of a program, once and for ever, with a full and with a bad disk; then crash.
-
-    Writes fail whole, after one byte, after a part, and before the last byte. What is checked is what a crash
-    leaves after the failure: nothing that was reported as failed may be there, and nothing promised may be lost.
-    Stops at `most` violations.
-    """
-    parts = parts or Parts()
-    swept = Swept()
-    whole = play_on_disk(program, durability=durability, parts=parts)
-    for fault in _faults(whole.disk):
-        played = play_on_disk(program, durability=durability, fault=fault, parts=parts)
-        checker = _Checker(played, parts)
-        last = list(crashes(played.disk, stride=1 << 30))[-8:]
-        for crash in last:
-            swept.states += 1
-            swept.distinct += 1
-            swept.found += [(f"{fault}, {crash.label}", one) for one in checker.check(crash)]
-        if played.error is None:
-            swept.found.append((str(fault), Violation("L8", 0, "the disk failed, and nobody was told")))
-        if len(swept.found) >= most:
-            break
-    return swept
-
-
-def _faults(disk: ModelDisk) -> Iterable[Fault]:
-    writes = [op.data for op in disk.trace if op.kind == "write"]
-    for number, data in enumerate(writes, 1):
-        parts = {0, 1, len(data) - 1, *(place + 1 for place, byte in enumerate(data[:-1]) if byte == 10)}
-        for part in sorted(parts):
-            for lasting in (False, True):
-                yield Fault("write", number, 28, lasting, part)
-        yield Fault("write", number, 5)
-    for number in range(1, 1 + sum(op.kind == "sync" for op in disk.trace)):
-        for lasting in (False, True):
-            yield Fault("sync", number, 5, lasting)
-            yield Fault("sync", number, 28, lasting)

@@ -23,13 +23,13 @@ _SECTOR = 512
 class Op:
     """Something that was done to the disk, or that somebody now relies on."""
 
-    kind: Literal["create", "link", "write", "truncate", "sync", "bad sync", "ack", "effect"]
+    kind: Literal["create", "link", "write", "truncate", "sync", "bad sync", "ack", "effect", "told"]
     data: bytes = b""
     """Of a write, what was written."""
     size: int = 0
     """Of a truncate, the new size."""
     name: str = ""
-    """Of an ack the item, of an effect the call."""
+    """Of an ack the item, of an effect the call. `told` has none: a failure was reported."""
 
 
 @attrs.frozen
@@ -47,7 +47,7 @@ class Fault:
 
 @attrs.define(eq=False)
 class ModelDisk:
-    """One file; see `turnkernel.disk.File`. `trace` is what was done to it since it was opened."""
+    """One file; see `turnkernel.logfile.File`. `trace` is what was done to it since it was opened."""
 
     image: bytes = b""
     exists: bool = True
@@ -64,7 +64,7 @@ class ModelDisk:
             self.trace.append(Op("create"))
         self.trace.append(Op("link"))
 
-    def note(self, kind: Literal["ack", "effect"], name: str) -> None:
+    def note(self, kind: Literal["ack", "effect", "told"], name: str = "") -> None:
         """From now on somebody relies on something."""
         self.trace.append(Op(kind, name=name))
 
@@ -117,8 +117,10 @@ class ModelDisk:
         self.beside[suffix] = b"".join(chunks)
         return suffix
 
-    def close(self) -> None:
-        """Nothing to do."""
+    def close(self, *, unused: bool) -> None:
+        """A file that was made and not used is gone, which is to be an empty one."""
+        if unused and not self.exists:
+            self.truncate(0)
 
 
 @attrs.frozen
@@ -136,7 +138,7 @@ class Crash:
     reordered: bool = False
     """Whether bytes that were written later than damaged ones may be whole."""
     in_doubt: bool = False
-    """Whether what a failed write has left may be there: it is not cut back yet, or that was not synced."""
+    """Whether what a failed write has left may be there: nobody was told yet that it failed."""
 
 
 @attrs.define
@@ -153,7 +155,7 @@ class _State:
 
     def crash(self, label: str, image: bytes, *, power: bool, reordered: bool = False) -> Crash:
         acked, effects = frozenset(self.acked), frozenset(self.effects)
-        return Crash(label, image, power, acked, effects, reordered, self.in_doubt or image in self.undone)
+        return Crash(label, image, power, acked, effects, reordered, self.in_doubt)
 
     def take(self, op: Op) -> None:
         match op.kind:
@@ -176,20 +178,24 @@ class _State:
                 self.acked.add(op.name)
             case "effect":
                 self.effects.add(op.name)
+            case "told":
+                self.in_doubt = False
 
 
-def crashes(disk: ModelDisk, *, stride: int = 1, seed: int = 0) -> Iterator[Crash]:
-    """Every crash of the disk's trace. `stride` looks at every so many bytes only, from a place that moves on.
+def crashes(disk: ModelDisk, *, stride: int = 1, seed: int = 0, since: int = 0) -> Iterator[Crash]:
+    """Every crash of the disk's trace, from operation number `since` on.
 
-    The same state may come several times.
+    `stride` looks at every so many bytes only, from a place that moves on. The same state may come several times.
     """
     chance = random.Random(seed)
     state = _State(bytearray(disk.image), bytearray(disk.image), linked=True)
     for number, op in enumerate(disk.trace):
         place = f"op {number} {op.kind}"
-        state.in_doubt = op.kind == "write" and [one.kind for one in disk.trace[number + 1 : number + 2]] == [
-            "truncate"
-        ]
+        if op.kind == "write" and [one.kind for one in disk.trace[number + 1 : number + 2]] == ["truncate"]:
+            state.in_doubt = True
+        if number < since:
+            state.take(op)
+            continue
         first = chance.randrange(stride)
         if op.kind == "write":
             for cut in {*range(1 + first, len(op.data), stride), max(len(op.data) - 1, 1)}:
