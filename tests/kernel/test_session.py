@@ -563,7 +563,6 @@ async def test_a_fault_of_a_provider_is_a_failed_turn_and_not_a_dead_session(aut
         assert (session.status().state, session.status().outcome) == ("stopped", "failed")
         assert session.status().errors == end.errors, "what a screen shows after failed"
         await session.send("again")
-        assert session.status().errors == ()
         await session.rest()
         assert outcomes(session) == ["failed", "completed"]
         status = session.status()
