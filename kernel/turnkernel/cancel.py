@@ -1,4 +1,5 @@
-"""The authority over a running turn, and the table of shields. Uses trio scopes; knows no log.
+"""The authority over a running turn, what presses work to end, and the table of shields. Uses trio scopes; knows
+no log.
 
 The authority is the nursery's own cancel scope together with the first cause. There is one or none: it is made
 when a turn opens its nursery and gone before `turn/end` is appended, so a handle kept from an earlier turn has
@@ -17,11 +18,13 @@ import trio
 from .causes import Answer, Cause, Urgency
 from .events import Error
 
-__all__ = ["SHIELDS", "Authority", "Holder", "Settled", "is_listed", "shield"]
+__all__ = ["SHIELDS", "Authority", "Holder", "Pressure", "Settled", "is_listed", "shield"]
 
 SHIELDS = {
     "closing flush": "what a turn or session appended last must reach the disk although everything is cancelled",
-    "critical section": "what a tool must not have cut half-way, such as a rename or the end of a process",
+    "critical section": "what a tool must not have cut half-way, such as a rename",
+    "starting a process": "one that is being started must be known of before anybody goes, or it would be lost",
+    "ending a process": "after SIGKILL it must be confirmed that nothing is left, or said what is",
     "watching a stuck turn": "who holds a cancelled turn must be said although the host cancelled the watcher",
     "closing a response": "a connection must be closed although the request was cancelled",
 }
@@ -54,9 +57,10 @@ def is_listed(scope: trio.CancelScope) -> bool:
 
 @attrs.frozen(eq=False)
 class Holder:
-    """Something that a call holds besides its trio task."""
+    """Something that a call or other work holds besides its trio task."""
 
     call: str
+    """The call, or the id of the work."""
     kind: Literal["thread", "process"]
     name: str
 
@@ -81,46 +85,30 @@ def _hurry(scope: trio.CancelScope, seconds: float) -> None:
         scope.cancel(reason="now")
 
 
-class Authority:
-    """The one right to cancel a running turn, and what the turn's rooms tell each other meanwhile."""
+class Pressure:
+    """How urgently some work is to end, and what of it can't end at once. The urgency only rises."""
 
-    def __init__(self, turn: str, nursery: trio.Nursery) -> None:
-        self.turn = turn
-        self.cause: Cause | None = None
-        """The first one; later ones change nothing."""
+    def __init__(self) -> None:
         self.urgency: Urgency | None = None
-        self.cancelled_at = 0.0
-        self.milestones: dict[str, float] = {}
-        self.errors: list[Error] = []
-        """Every error of the turn, for `turn/end`."""
+        """None while it is not to end."""
         self.holders: set[Holder] = set()
-        self.settled = trio.Event()
-        self.outcome: Settled | None = None
-        self.nursery = nursery
         self._urgent = trio.Event()
         self._sections: dict[trio.CancelScope, float] = {}
 
     def __repr__(self) -> str:
-        return f"<Authority {self.turn} cause={self.cause} urgency={self.urgency!r} holders={len(self.holders)}>"
+        return f"<{type(self).__name__} urgency={self.urgency!r} holders={len(self.holders)}>"
 
-    def cancel(self, cause: Cause, urgency: Urgency) -> Answer:
-        """Cancel the turn's scope, or raise the urgency if that was done. Synchronous."""
-        answer = Answer.REPEATED
-        if self.cause is None:
-            self.cause = cause
-            self.cancelled_at = trio.current_time()
-            self.nursery.cancel_scope.cancel(reason=cause.value)
-            answer = Answer.APPLIED
+    def press(self, urgency: Urgency) -> None:
+        """Raise the urgency. Synchronous. At *now* the open sections keep what they have for that."""
         if self.urgency is None or urgency > self.urgency:
             self.urgency = urgency
         if self.urgency is Urgency.NOW:
             self._urgent.set()
             for section, seconds in self._sections.items():
                 _hurry(section, seconds)
-        return answer
 
     async def urgent(self) -> None:
-        """Wait until the turn is to end *now*."""
+        """Wait until it is to end *now*."""
         await self._urgent.wait()
 
     @contextmanager
@@ -142,8 +130,46 @@ class Authority:
             yield
         finally:
             self.holders.discard(holder)
-            if holder.kind == "process" and not any(other.kind == "process" for other in self.holders):
-                self.mark("processes_gone")
+            self.let_go(holder)
+
+    def let_go(self, holder: Holder) -> None:
+        """Told that something is not alive any more."""
+
+
+class Authority(Pressure):
+    """The one right to cancel a running turn, and what the turn's rooms tell each other meanwhile."""
+
+    def __init__(self, turn: str, nursery: trio.Nursery) -> None:
+        super().__init__()
+        self.turn = turn
+        self.cause: Cause | None = None
+        """The first one; later ones change nothing."""
+        self.cancelled_at = 0.0
+        self.milestones: dict[str, float] = {}
+        self.errors: list[Error] = []
+        """Every error of the turn, for `turn/end`."""
+        self.settled = trio.Event()
+        self.outcome: Settled | None = None
+        self.nursery = nursery
+
+    def __repr__(self) -> str:
+        return f"<Authority {self.turn} cause={self.cause} urgency={self.urgency!r} holders={len(self.holders)}>"
+
+    def cancel(self, cause: Cause, urgency: Urgency) -> Answer:
+        """Cancel the turn's scope, or raise the urgency if that was done. Synchronous."""
+        answer = Answer.REPEATED
+        if self.cause is None:
+            self.cause = cause
+            self.cancelled_at = trio.current_time()
+            self.nursery.cancel_scope.cancel(reason=cause.value)
+            answer = Answer.APPLIED
+        self.press(urgency)
+        return answer
+
+    def let_go(self, holder: Holder) -> None:
+        """Notes when the last process was gone."""
+        if holder.kind == "process" and not any(other.kind == "process" for other in self.holders):
+            self.mark("processes_gone")
 
     def mark(self, milestone: str) -> None:
         """Note when something was reached, counted from the cancel; before a cancel nothing is noted."""

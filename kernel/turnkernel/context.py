@@ -1,16 +1,17 @@
-"""What a running call may do besides its work: the kernel's side of `tool.ToolContext`.
+"""What running work may do besides its work: the kernel's side of `tool.WorkContext` and `tool.ToolContext`.
 
-Appends what the call shows, lists what it holds, and shields what it must not have cut.
+Appends what a call shows, lists what work holds, and shields what it must not have cut.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 import trio
 
-from .cancel import Authority, Holder, shield
+from .cancel import Authority, Holder, Pressure, shield
 from .causes import Urgency
 from .events import Record, ToolCheckpoint, ToolResult, TurnSurvivor
 from .events import ToolOutput as ToolOutputEvent
@@ -18,9 +19,9 @@ from .gate import ask
 from .grammar import LOG_OUTPUT_BYTES
 from .kernel import Kernel, LiveCall
 from .text import Clip, safe
-from .tool import Answered
+from .tool import Answered, Hosted, Tasks, Tool
 
-__all__ = ["CallContext", "Checkpoints"]
+__all__ = ["CallContext", "Checkpoints", "Work"]
 
 
 _HEAD_BYTES = LOG_OUTPUT_BYTES // 2
@@ -53,26 +54,122 @@ class Checkpoints:
         return self._states.get((tool, key))
 
 
-class CallContext:
+class Work:
+    """See `tool.WorkContext`, whose promises this keeps: what calls, tasks and resources have in common."""
+
+    def __init__(self, kernel: Kernel, pressure: Pressure, work_id: str, call_id: str) -> None:
+        self._kernel = kernel
+        self._pressure = pressure
+        self._open: list[trio.CancelScope] = []
+        """The critical sections that are open."""
+        self._over = False
+        self.work_id = work_id
+        self.call_id = call_id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.work_id} {'over' if self._over else 'running'}>"
+
+    def close(self) -> None:
+        """The work is over, and nothing more may be said in its name."""
+        self._over = True
+
+    def _check(self) -> None:
+        if self._over:
+            raise RuntimeError(f"{self.work_id} is over; its context can't be used any more")
+
+    @property
+    def session_id(self) -> str:
+        """The session's."""
+        opened = self._kernel.grammar.opened
+        assert opened is not None
+        return opened.session
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder beside the log, which may have to be made; None for a log in memory."""
+        return self._kernel.journal.folder
+
+    def log_at(self, name: str) -> Any:
+        """Where the child's log with this name is."""
+        return self._kernel.journal.beside(name)
+
+    @property
+    def deadline(self) -> float:
+        """The session's, or that of the critical section that ends first."""
+        return min([self._kernel.deadline, *(section.deadline for section in self._open)])
+
+    @property
+    def urgency(self) -> Urgency | None:
+        """How urgently the work is to end; None while it is not."""
+        return self._pressure.urgency
+
+    async def urgent(self) -> None:
+        """Wait until the work is to end *now*."""
+        await self._pressure.urgent()
+
+    @contextmanager
+    def critical(
+        self, reason: str, seconds: float, *, now_seconds: float = 0.0
+    ) -> Generator[trio.CancelScope, None, None]:
+        """A bounded shield, listed, that has `now_seconds` left once the urgency is *now*.
+
+        One inside another ends with it at the latest, so that bounds don't add up.
+        """
+        self._check()
+        scope = shield("critical section", seconds, outer_deadline=self.deadline)
+        self._open.append(scope)
+        try:
+            with scope, self._pressure.section(scope, now_seconds):
+                yield scope
+        finally:
+            self._open.remove(scope)
+
+    @property
+    def thread_grace_seconds(self) -> float:
+        """The session's, or a day: until the urgency is *now*."""
+        seconds = self._kernel.settings.thread_grace_seconds
+        return _THREAD_SECONDS if seconds is None else seconds
+
+    @contextmanager
+    def holding(self, kind: Literal["thread", "process"], name: str) -> Generator[None, None, None]:
+        """Lists what the work holds, while it does."""
+        self._check()
+        with self._pressure.holding(Holder(self.work_id, kind, name)):
+            yield
+
+    def survivor(self, kind: Literal["thread", "process"], name: str) -> None:
+        """Tells the parent too: what a child session leaves alive, its caller leaves alive."""
+        self._check()
+        if self._kernel.within is not None:
+            self._kernel.within.survivor(kind, name)
+
+    @contextmanager
+    def hosting(self, child: Hosted) -> Generator[None, None, None]:
+        """Lists a child session, while it runs."""
+        self._check()
+        if self.work_id in self._kernel.children:
+            raise RuntimeError(f"{self.work_id} has a child session already")
+        self._kernel.children[self.work_id] = child
+        try:
+            yield
+        finally:
+            del self._kernel.children[self.work_id]
+
+
+class CallContext(Work):
     """See `tool.ToolContext`, whose promises this keeps."""
 
-    def __init__(self, kernel: Kernel, authority: Authority, live: LiveCall) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Kernel, authority: Authority, live: LiveCall, tasks: Tasks) -> None:
+        super().__init__(kernel, authority, live.use.id, live.use.id)
         self._authority = authority
         self._live = live
         self._key = ""
-        self._open: list[trio.CancelScope] = []
-        """The critical sections that are open."""
         self._shown = 0
         self._tail: Clip | None = None
         """What came after the head, once that was full."""
         self._stream = "stdout"
-        self._over = False
-        self.call_id = live.use.id
+        self.tasks = tasks
         self.resumed_state: Any = None
-
-    def __repr__(self) -> str:
-        return f"<CallContext {self.call_id} {'over' if self._over else self._live.phase}>"
 
     def resume(self, key: str, state: Any) -> None:
         """The key of the call's work, and where it got to before."""
@@ -80,15 +177,22 @@ class CallContext:
 
     def close(self) -> None:
         """The body has returned: the tail of its output is logged, and nothing more may be said in its name."""
-        self._over = True
+        super().close()
         if self._tail is not None and self._tail.total:
             self._kernel.append(
                 ToolOutputEvent(self._authority.turn, self.call_id, self._stream, self._tail.text())
             )
 
-    def _check(self) -> None:
-        if self._over:
-            raise RuntimeError(f"the call {self.call_id} is over; its context can't be used any more")
+    @property
+    def log(self) -> str | None:
+        """The name of the log of its child session."""
+        call = self._kernel.grammar.calls.get(self.call_id)
+        return call.log if call is not None else None
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The session's tools by name."""
+        return self._kernel.tools
 
     @property
     def urgency(self) -> Urgency | None:
@@ -96,10 +200,6 @@ class CallContext:
         if self._live.stopped_by is not None and self._authority.urgency is None:
             return Urgency.POLITE
         return self._authority.urgency
-
-    async def urgent(self) -> None:
-        """Wait until the call is to end *now*."""
-        await self._authority.urgent()
 
     def emit(self, text: str, stream: str = "stdout") -> None:
         """Append `tool/output`: the first 128 KiB of a call as they come, the last 128 KiB when it ends."""
@@ -130,41 +230,16 @@ class CallContext:
         )
 
     @contextmanager
-    def critical(
-        self, reason: str, seconds: float, *, now_seconds: float = 0.0
-    ) -> Generator[trio.CancelScope, None, None]:
-        """A bounded shield, listed, that has `now_seconds` left once the urgency is *now*.
-
-        One inside another ends with it at the latest, so that bounds don't add up.
-        """
-        self._check()
-        outer = min([self._kernel.deadline, *(section.deadline for section in self._open)])
-        scope = shield("critical section", seconds, outer_deadline=outer)
-        self._open.append(scope)
-        try:
-            with scope, self._authority.section(scope, now_seconds):
-                yield scope
-        finally:
-            self._open.remove(scope)
-
-    @property
-    def thread_grace_seconds(self) -> float:
-        """The session's, or a day: until the urgency is *now*."""
-        seconds = self._kernel.settings.thread_grace_seconds
-        return _THREAD_SECONDS if seconds is None else seconds
-
-    @contextmanager
     def holding(self, kind: Literal["thread", "process"], name: str) -> Generator[None, None, None]:
         """Lists what the call holds, while it does."""
-        self._check()
         if kind == "process":
             self._live.process = True
-        with self._authority.holding(Holder(self.call_id, kind, name)):
+        with super().holding(kind, name):
             yield
 
     def survivor(self, kind: Literal["thread", "process"], name: str) -> None:
         """Append `turn/survivor`; the call's result will be *unknown*."""
-        self._check()
+        super().survivor(kind, name)
         self._live.survived = True
         self._kernel.append(TurnSurvivor(self._authority.turn, self.call_id, kind, name))
 

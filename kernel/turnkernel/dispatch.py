@@ -7,11 +7,13 @@ is decided here is decided synchronously (`_ready`); the tasks only wait.
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
+import attrs
 import trio
 
-from .causes import Answer, Cause, Urgency
+from .background import CallTasks, TaskRecords
+from .causes import Answer, Cause
 from .context import CallContext, Checkpoints
 from .errors import LogFailedError
 from .events import ResultStatus, ToolCall, ToolResult, ToolStart
@@ -21,10 +23,19 @@ from .journal import microseconds
 from .kernel import Kernel, LiveCall
 from .messages import ToolUse
 from .text import clip, is_blank, safe
-from .tool import Tool, ToolOutput, resume_key
+from .tool import OpensSession, Tool, ToolOutput, checked, resume_key
 from .wording import MODEL_OUTPUT_BYTES, CallFacts
 
-__all__ = ["Dispatch", "stop_call"]
+__all__ = ["Dispatch", "Folds", "stop_call"]
+
+
+@attrs.frozen
+class Folds:
+    """What calls need to know of the log so far."""
+
+    gate: Gate
+    checkpoints: Checkpoints = attrs.field(factory=Checkpoints)
+    tasks: TaskRecords = attrs.field(factory=TaskRecords)
 
 
 class Dispatch:
@@ -35,11 +46,11 @@ class Dispatch:
     had taken up has one, and the turn's closers give one to the others.
     """
 
-    def __init__(self, kernel: Kernel, gate: Gate, checkpoints: Checkpoints, uses: Sequence[ToolUse]) -> None:
+    def __init__(self, kernel: Kernel, folds: Folds, uses: Sequence[ToolUse]) -> None:
         assert kernel.authority is not None
         self._kernel = kernel
-        self._gate = gate
-        self._checkpoints = checkpoints
+        self._gate = folds.gate
+        self._folds = folds
         self._authority = kernel.authority
         self._turn = self._authority.turn
         self._queue = deque(LiveCall(use) for use in uses)
@@ -142,7 +153,8 @@ class Dispatch:
             return cleared
         live.phase = "starting"
         await trio.lowlevel.checkpoint_if_cancelled()
-        kernel.append(ToolStart(turn, use.id, use.name, cleared, tool.effect))
+        log = kernel.journal.child_name() if isinstance(tool, OpensSession) else None
+        kernel.append(ToolStart(turn, use.id, use.name, cleared, tool.effect, log))
         if tool.effect != "read_only":
             await kernel.journal.flush()
         # The last thing before every body: the flush, or the append, may have outlived a cancel.
@@ -155,11 +167,12 @@ class Dispatch:
         live.phase, live.started = "running", trio.current_time()
         if tool.timeout is not None:
             live.scope.deadline = live.started + tool.timeout
-        ctx = CallContext(self._kernel, self._authority, live)
+        tasks = CallTasks(self._kernel, self._folds.tasks, live.use.id)
+        ctx = CallContext(self._kernel, self._authority, live, tasks)
         try:
             key = resume_key(tool, input)
-            ctx.resume(key, self._checkpoints.state(tool.name, key))
-            output = _checked(await tool.run(ctx, input))
+            ctx.resume(key, self._folds.checkpoints.state(tool.name, key))
+            output = checked(await tool.run(ctx, input))
         except trio.Cancelled:
             # Caught here already, because every frame that it would unwind costs time; see `_call`.
             return None
@@ -203,7 +216,7 @@ class Dispatch:
         """The result of a call that a cancel cut, by how far it had come."""
         if self._cause(live) is None and self._cut_from_outside():
             # The first to notice says so, before the results that follow from it.
-            self._kernel.cancel(self._kernel.settings.host_cause, keep_inbox=True, urgency=Urgency.NOW)
+            self._kernel.cancel(self._kernel.host_cause, keep_inbox=True, urgency=self._kernel.host_urgency)
         return self._worded(self._status_of_cut(live), live, tool)
 
     def _status_of_cut(self, live: LiveCall) -> ResultStatus:
@@ -234,7 +247,7 @@ class Dispatch:
         seconds = _seconds(live)
         facts = CallFacts(
             live.use.name,
-            cause=self._cause(live) or self._kernel.settings.host_cause,
+            cause=self._cause(live) or self._kernel.host_cause,
             seconds=seconds,
             output=call.output.text() if call.output is not None else "",
             error=live.error,
@@ -263,17 +276,6 @@ class Dispatch:
                 raise
             # The result stands; the hook's failure is told in turn/end.
             self._authority.errors += errors_of(error, f"after-hook of call {result.call}")
-
-
-def _checked(output: object) -> ToolOutput:
-    """What a tool returned, if it keeps the port's contract; what it raises is the tool's failure."""
-    if not isinstance(output, ToolOutput):
-        raise TypeError(f"it returned {type(output).__name__}, not ToolOutput")
-    if not isinstance(output.text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a tool may be untyped
-        raise TypeError(f"the text it returned is {type(output.text).__name__}, not str")
-    if output.status is not None and output.status not in get_args(ResultStatus):
-        raise ValueError(f"there is no status {output.status!r}")
-    return output
 
 
 def _seconds(live: LiveCall) -> float | None:

@@ -7,10 +7,9 @@ import trio
 
 from .cancel import Authority, shield
 from .causes import Cause, Urgency
-from .context import Checkpoints
+from .dispatch import Folds
 from .errors import InternalError, LogFailedError
 from .events import TurnStuck
-from .gate import Gate
 from .inbox import claim, has_work
 from .kernel import Kernel
 from .observe import holders_of
@@ -22,12 +21,11 @@ __all__ = ["Driver"]
 class Driver:
     """Runs the turns of one session, one after the other, while there is something to run them for."""
 
-    def __init__(self, kernel: Kernel, gate: Gate, checkpoints: Checkpoints) -> None:
+    def __init__(self, kernel: Kernel, folds: Folds) -> None:
         self.fault: Exception | None = None
         """What made it give up: a failed log, or a fault of the kernel. Raised where the session's block ends."""
         self._kernel = kernel
-        self._gate = gate
-        self._checkpoints = checkpoints
+        self._folds = folds
         self._going = False
         self._busy = False
         """Whether it is between finding work and having done it."""
@@ -79,7 +77,7 @@ class Driver:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 claimed = claim(kernel.grammar) if self._runnable() else []
                 if claimed:
-                    await Turn(kernel, self._gate, self._checkpoints).run(claimed)
+                    await Turn(kernel, self._folds).run(claimed)
             self._give_up(kernel.journal.failure)
         except* LogFailedError as group:
             self._give_up(kernel.journal.failure or kernel.journal.full or _internal(group))
@@ -111,13 +109,23 @@ class Driver:
                     await self._say_if_stuck(authority)
         except trio.Cancelled:
             kernel.hurry()
+            for live in kernel.tasks.values():
+                live.press(kernel.host_urgency)
             authority = kernel.authority
             if authority is not None:
-                kernel.cancel(kernel.settings.host_cause, keep_inbox=True, urgency=Urgency.NOW)
-                seconds = kernel.settings.stuck_after_seconds + 1.0
-                with shield("watching a stuck turn", seconds):
-                    await self._say_if_stuck(authority)
+                kernel.cancel(kernel.host_cause, keep_inbox=True, urgency=kernel.host_urgency)
+                with shield("watching a stuck turn", kernel.settings.stuck_after_seconds + 1.0):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._follow_parent, authority)
+                        await self._say_if_stuck(authority)
+                        nursery.cancel_scope.cancel(reason="the turn has settled")
             raise
+
+    async def _follow_parent(self, authority: Authority) -> None:
+        """A child's turn becomes urgent when its parent's work does."""
+        if self._kernel.within is not None:
+            await self._kernel.within.urgent()
+            authority.cancel(self._kernel.host_cause, Urgency.NOW)
 
     async def _say_if_stuck(self, authority: Authority) -> None:
         kernel = self._kernel

@@ -344,6 +344,8 @@ class ToolStart:
     """The input in fact used, which a hook may have changed."""
     effect: str
     """`read_only`, `idempotent` or `effect`, as the tool declares."""
+    log: str | None = None
+    """The log of the child session that the call opens, from this log's folder."""
 
 
 @attrs.frozen
@@ -432,6 +434,8 @@ class TaskStarted:
     lifetime: Literal["session", "detached"]
     detail: Mapping[str, Any] | None = None
     """What is needed to find it again."""
+    log: str | None = None
+    """The log of the child session that it is, from this log's folder."""
 
 
 @attrs.frozen

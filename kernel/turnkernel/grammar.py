@@ -135,6 +135,8 @@ class OpenCall:
     """Whether it has left a checkpoint."""
     output: Clip | None = None
     """What it has shown, bounded."""
+    log: str | None = None
+    """The log of the child session that it opens."""
 
 
 @attrs.define
@@ -327,6 +329,7 @@ def _tool_call(grammar: Grammar, event: ToolCall, t: float) -> None:
 def _tool_start(grammar: Grammar, event: ToolStart, t: float) -> None:
     call = grammar.calls[event.call]
     call.state, call.started, call.effect, call.answered = "running", t, event.effect, None
+    call.log = event.log
 
 
 def _tool_output(grammar: Grammar, event: ToolOutput, t: float) -> None:

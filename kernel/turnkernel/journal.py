@@ -7,6 +7,7 @@ waits. Whoever acts on a flush that was waited for asks the cancel again: it may
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import trio
@@ -96,6 +97,19 @@ class Journal:
     def seq(self) -> int:
         """Number of the last record."""
         return self.grammar.seq
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder beside the log for what belongs to it; None in memory."""
+        return self._store.folder
+
+    def child_name(self) -> str:
+        """The name of a log for a child session that begins now."""
+        return f"{Path(self.where).name}.d/c{self.seq + 1}.log"
+
+    def beside(self, name: str) -> Path | Store:
+        """Where a log with such a name is, for `open_session`. Raises ValueError for a name of another kind."""
+        return self._store.beside(name)
 
     @property
     def where(self) -> str:

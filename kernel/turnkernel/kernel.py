@@ -4,13 +4,13 @@ Holds the one synchronous function that cancels, because every room may cause a 
 own way. Only a receipt waits.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import attrs
 import trio
 
-from .cancel import Authority, Settled
+from .cancel import Authority, Pressure, Settled
 from .causes import Answer, Cause, Urgency
 from .errors import LogFailedError
 from .events import AskClosed, AskOpened, Event, InboxCanceled, InboxQueued, TaskStarted, TurnCancel
@@ -19,10 +19,10 @@ from .journal import Journal
 from .messages import ToolUse
 from .provider import Provider, RetryPolicy
 from .replay import Context
-from .tool import Answered, Tool
+from .tool import Answered, Hosted, Tool, WorkContext
 from .wording import DEFAULT, Wording
 
-__all__ = ["Kernel", "LiveCall", "PendingAsk", "Receipt", "Settings"]
+__all__ = ["Kernel", "LiveCall", "LiveTask", "PendingAsk", "Receipt", "Settings"]
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ class Settings:
     closing_seconds: float = 5.0
     """Bound of the flush after a turn's end, and of everything once the session's block is being left."""
     host_cause: Cause = Cause.HOST
-    """Cause of a cancel that came through a scope around the session."""
+    """Cause of a cancel that came through a scope around the session; in a child session it is `parent`."""
 
 
 @attrs.define(eq=False)
@@ -74,6 +74,28 @@ class LiveCall:
     checkpointed: bool = False
     error: str = ""
     """What went wrong while it was being stopped."""
+
+
+class LiveTask(Pressure):
+    """A task that runs in this process, or whose end is waited for here."""
+
+    def __init__(self, started: TaskStarted) -> None:
+        super().__init__()
+        self.started = started
+        self.scope = trio.CancelScope()
+        """Cancelled when it is stopped, or the session is left."""
+        self.stopped_by: Cause | None = None
+        """Set when somebody stops it. What merely ends with the session has none."""
+        self.began: float | None = None
+        """When its body began."""
+        self.survivors: list[str] = []
+        """What of it could not be stopped."""
+        self.error = ""
+        """What went wrong while it was being stopped."""
+        self.over = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<LiveTask {self.started.task} {self.started.name} urgency={self.urgency!r}>"
 
 
 @attrs.define(eq=False)
@@ -100,12 +122,19 @@ class Receipt:
     """Background work that lives on."""
     _authority: Authority | None = None
     _journal: Journal | None = None
+    stopped: tuple[TaskStarted, ...] = ()
+    """Background work that it stops."""
+    _tasks: tuple[LiveTask, ...] = attrs.field(default=(), alias="tasks")
 
     async def settled(self) -> Settled:
-        """Wait until the turn is over and its log durable, or reported as failed. May itself be cancelled.
+        """Wait until the turn is over and its log durable, or reported as failed, and the tasks that it stops have
+        ended. May itself be cancelled.
 
-        Returns at once for `idle` and `stale`. Raises `LogFailedError` if the log failed meanwhile.
+        Returns at once for `idle` and `stale`, if no task is stopped. Raises `LogFailedError` if the log failed
+        meanwhile.
         """
+        for task in self._tasks:
+            await task.over.wait()
         if self._authority is None:
             await trio.lowlevel.checkpoint()
             return Settled(None, durable=True, milestones={})
@@ -119,20 +148,34 @@ class Kernel:
     """One session's shared state. Its rooms are functions that are given it."""
 
     def __init__(
-        self, journal: Journal, context: Context, provider: Provider, tools: Iterable[Tool], settings: Settings
+        self,
+        journal: Journal,
+        context: Context,
+        provider: Provider,
+        tools: Iterable[Tool],
+        settings: Settings,
+        within: WorkContext | None = None,
     ) -> None:
         self.journal = journal
         self.context = context
         self.provider = provider
-        self.tools: Mapping[str, Tool] = _by_name(tools)
+        self.tools: dict[str, Tool] = {}
+        self.add_tools(tools)
         self.settings = settings
+        self.within = within
+        """The work of the parent that this session runs in; None for a root."""
         self.authority: Authority | None = None
         """The running turn's, or None."""
         self.calls: dict[str, LiveCall] = {}
         """Calls of the running turn without a result."""
         self.asks: dict[str, PendingAsk] = {}
-        self.deadline = float("inf")
-        """Trio time by which everything must be over; set when the session's block is left."""
+        self.tasks: dict[str, LiveTask] = {}
+        """Tasks whose end is waited for here."""
+        self.tasks_nursery: trio.Nursery | None = None
+        """Where tasks run; None before the session's block and once it is being left."""
+        self.children: dict[str, Hosted] = {}
+        """Child sessions that run, by the id of the call or task that they are."""
+        self._deadline = float("inf")
         self.cancelled = trio.lowlevel.ParkingLot()
         """Unparked when a turn is cancelled."""
         self.changed = trio.lowlevel.ParkingLot()
@@ -140,6 +183,31 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<Kernel {self.journal!r} authority={self.authority!r} calls={len(self.calls)}>"
+
+    def add_tools(self, tools: Iterable[Tool]) -> None:
+        """From now on the model has these too. Raises ValueError for a name that is taken."""
+        for tool in tools:
+            if tool.name in self.tools:
+                raise ValueError(f"two tools are named {tool.name!r}")
+            self.tools[tool.name] = tool
+
+    @property
+    def deadline(self) -> float:
+        """Trio time by which everything must be over, from when the session's block is left.
+
+        In a child session the parent's too, so that bounds don't add up.
+        """
+        return self._deadline if self.within is None else min(self._deadline, self.within.deadline)
+
+    @property
+    def host_cause(self) -> Cause:
+        """The cause of a cancel that came through a scope around the session."""
+        return self.settings.host_cause if self.within is None else Cause.PARENT
+
+    @property
+    def host_urgency(self) -> Urgency:
+        """The urgency of such a cancel: a parent's own."""
+        return Urgency.NOW if self.within is None else self.within.urgency or Urgency.POLITE
 
     @property
     def grammar(self) -> Grammar:
@@ -157,7 +225,7 @@ class Kernel:
 
     def hurry(self) -> None:
         """The session is being left: from now on one deadline bounds every shield and closing flush."""
-        self.deadline = min(self.deadline, trio.current_time() + self.settings.closing_seconds)
+        self._deadline = min(self._deadline, trio.current_time() + self.settings.closing_seconds)
 
     def queued(self, *kinds: str) -> list[InboxQueued]:
         """Queued prompts and steers, in order; notices are not among them."""
@@ -230,12 +298,3 @@ class Kernel:
 def _urgency(authority: Authority, cause: Cause) -> Urgency:
     second = authority.cause is not None and cause in (Cause.USER, Cause.REPLACED)
     return Urgency.NOW if second or cause in (Cause.HOST, Cause.SHUTDOWN) else Urgency.POLITE
-
-
-def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    by_name: dict[str, Tool] = {}
-    for tool in tools:
-        if tool.name in by_name:
-            raise ValueError(f"two tools are named {tool.name!r}")
-        by_name[tool.name] = tool
-    return by_name

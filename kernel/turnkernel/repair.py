@@ -4,7 +4,7 @@ One function, two callers: the closing block of a live turn, where most is close
 crash, where nothing is. Deterministic, and idempotent because a closed log has nothing open.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -20,15 +20,18 @@ from .events import (
     ResultStatus,
     StepEnd,
     TaskEnded,
+    TaskStarted,
     ToolResult,
     TurnEnd,
 )
 from .grammar import Grammar, OpenCall, OpenStep, OpenTurn
 from .messages import Text, ToolUse
 from .text import is_blank
-from .wording import CallFacts, TurnFacts, Wording
+from .wording import CallFacts, TaskFacts, TurnFacts, Wording
 
-__all__ = ["INTERRUPTION", "Ending", "closers", "partial_message"]
+__all__ = ["INTERRUPTION", "Ending", "closers", "partial_message", "task_end", "task_lost", "task_words"]
+
+_NO_CHILDREN: Mapping[str, str] = {}
 
 
 @attrs.frozen
@@ -46,21 +49,26 @@ INTERRUPTION = Ending("interrupted")
 """The ending that recovery gives."""
 
 
-def closers(grammar: Grammar, wording: Wording, ending: Ending) -> list[Event]:
+def closers(
+    grammar: Grammar, wording: Wording, ending: Ending, children: Mapping[str, str] = _NO_CHILDREN
+) -> list[Event]:
     """The events that close the open turn, and on recovery the tasks that died with the kernel.
 
     In this order: the partial message from the deltas; per open call in model order its ask and its result;
-    the step's end; the turn's end with its reminder; the ends of lost tasks.
+    the step's end; the turn's end with its reminder; the ends of lost tasks. `children` says, per name of its log,
+    how a child session ended.
     """
     turn = grammar.turn
     events: list[Event] = []
     if turn is not None:
-        closing = _Closing(grammar, wording, ending, turn)
+        closing = _Closing(grammar, wording, ending, turn, children)
         closing.close_step()
         closing.close_turn()
         events += closing.events
     if ending.outcome == "interrupted":
-        events += _lost_tasks(grammar)
+        events += [
+            task_lost(task, wording, children) for task in grammar.tasks.values() if task.lifetime == "session"
+        ]
     return events
 
 
@@ -73,8 +81,11 @@ def partial_message(grammar: Grammar, turn: str, step: OpenStep) -> ModelMessage
 
 
 class _Closing:
-    def __init__(self, grammar: Grammar, wording: Wording, ending: Ending, turn: OpenTurn) -> None:
+    def __init__(
+        self, grammar: Grammar, wording: Wording, ending: Ending, turn: OpenTurn, children: Mapping[str, str]
+    ) -> None:
         self.grammar, self.wording, self.ending, self.turn = grammar, wording, ending, turn
+        self.children = children
         self.events: list[Event] = []
         self.results: list[ToolResult] = list(turn.last.results) if turn.last is not None else []
         self.message = turn.last.message if turn.last is not None else None
@@ -113,6 +124,7 @@ class _Closing:
             output=call.output.text() if call.output is not None else "",
             effect=call.effect,
             resumable=call.checkpointed,
+            child=self.children.get(call.log, "") if call.log is not None else "",
         )
         said = call.answered
         status: ResultStatus = "unknown" if call.state == "running" else "not_started"
@@ -171,16 +183,20 @@ class _Closing:
         return not any(isinstance(block, ToolUse) for block in message.blocks)
 
 
-def _lost_tasks(grammar: Grammar) -> list[Event]:
-    return [
-        TaskEnded(
-            task.task,
-            f"{task.task}.end",
-            task.name,
-            "lost",
-            f"[Task {task.task}] {task.name} ended with the program that ran it; its result is unknown.",
-            synthetic=True,
-        )
-        for task in grammar.tasks.values()
-        if task.lifetime == "session"
-    ]
+def task_end(started: TaskStarted, wording: Wording, facts: TaskFacts, *, synthetic: bool = False) -> TaskEnded:
+    """The end of a task, which is also its notice."""
+    text = wording.task_ended(facts)
+    return TaskEnded(started.task, f"{started.task}.end", started.name, facts.status, text, synthetic)
+
+
+def task_lost(started: TaskStarted, wording: Wording, children: Mapping[str, str] = _NO_CHILDREN) -> TaskEnded:
+    """The end of a task that died with the kernel, or is not found any more."""
+    child = children.get(started.log, "") if started.log is not None else ""
+    facts = TaskFacts(started.task, started.name, task_words(started), "lost", child=child)
+    return task_end(started, wording, facts, synthetic=True)
+
+
+def task_words(started: TaskStarted) -> str:
+    """What a task does, for a person: what its tool says as `what`, in one line."""
+    what = str((started.detail or {}).get("what", ""))
+    return " ".join(what.split())[:200]

@@ -3,48 +3,44 @@
 `open_session` is the block that everything of a session lives in. Nothing outlives it.
 """
 
-import datetime
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+import math
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from os import PathLike
-from pathlib import Path
+from typing import cast
 
+import attrs
 import trio
 
 from . import gate as gates
-from .cancel import shield
-from .causes import Answer, Cause
-from .context import Checkpoints
-from .dispatch import stop_call
+from .background import find_detached, leave_tasks, stop_all_tasks, stop_task
+from .cancel import Pressure, shield
+from .causes import Answer, Cause, Urgency
+from .context import Work
+from .dispatch import Folds, stop_call
 from .driver import Driver
-from .errors import LogDamagedError, LogFailedError, SessionClosedError
+from .errors import LogFailedError, SessionClosedError
 from .events import (
     AskAnswer,
     Event,
     InboxCanceled,
     InboxQueued,
     Parent,
-    PassedOver,
-    Salvaged,
     SessionClose,
-    SessionOpen,
 )
 from .gate import Gate
-from .ids import new_session_id
 from .journal import Journal, RecordCursor
 from .kernel import Kernel, Receipt, Settings
 from .messages import Message
 from .observe import Status, StatusFold
 from .provider import Provider
-from .reading import is_log
-from .repair import INTERRUPTION, closers
+from .recovery import close_children, load, open_store, recover
 from .replay import Context
-from .store import FileStore, MemoryStore, Store
+from .store import Store
 from .text import is_blank, scrub
-from .tool import Tool
-from .wording import Wording
+from .tool import Resource, Tool, WorkContext
 
-__all__ = ["EventCursor", "Session", "open_session", "recover"]
+__all__ = ["EventCursor", "Session", "open_session"]
 
 
 class EventCursor:
@@ -71,11 +67,13 @@ class Session:
     from anywhere in the run, also while everything is being cancelled.
     """
 
-    def __init__(self, kernel: Kernel, gate: Gate, checkpoints: Checkpoints, status: StatusFold) -> None:
+    def __init__(self, kernel: Kernel, folds: Folds, status: StatusFold) -> None:
         self._kernel = kernel
-        self._driver = Driver(kernel, gate, checkpoints)
+        self._driver = Driver(kernel, folds)
         self._status = status
         self._accepting = True
+        self._pressure = Pressure()
+        """On the resources."""
 
     def __repr__(self) -> str:
         turn = self._kernel.grammar.turn
@@ -178,9 +176,23 @@ class Session:
             return Receipt(answer, Cause.USER, self.turn, going_on=tasks)
         return Receipt(answer, Cause.USER, self.turn, (), tasks, authority, kernel.journal)
 
+    def stop_task(self, task: str) -> Receipt:
+        """Stop a task. Synchronous, never raises. A second one makes it urgent; `stale` where no such task runs.
+
+        The receipt settles when the task has ended, which its `task/ended` tells.
+        """
+        return stop_task(self._kernel, task)
+
     def stop_all(self) -> Receipt:
-        """Cancel the turn, and with it everything that the session runs. Synchronous, never raises."""
-        return self.cancel()
+        """Cancel the turn and stop every task, with all that they run. Synchronous, never raises.
+
+        The receipt is that of the cancel, and settles when the tasks have ended too.
+        """
+        receipt = self.cancel()
+        tasks = stop_all_tasks(self._kernel)
+        stopped = tuple(task.started for task in tasks)
+        going_on = tuple(task for task in receipt.going_on if task not in stopped)
+        return attrs.evolve(receipt, going_on=going_on, stopped=stopped, tasks=tasks)
 
     def answer(self, ask: str, word: AskAnswer, text: str = "") -> bool:
         """A person's answer to an ask. Synchronous; False, and nothing happens, where no such ask is open.
@@ -195,6 +207,11 @@ class Session:
     def turn(self) -> str | None:
         """The running turn's id, a handle for `cancel(turn=...)`; None at rest."""
         return self._kernel.authority.turn if self._kernel.authority is not None else None
+
+    @property
+    def children(self) -> Mapping[str, "Session"]:
+        """The child sessions that run, by the id of the call or task that each is. A snapshot."""
+        return {work: child for work, child in self._kernel.children.items() if isinstance(child, Session)}
 
     @property
     def context(self) -> tuple[Message, ...]:
@@ -224,19 +241,34 @@ class Session:
     # ---------------------------------------------------------------------------------------------- close
 
     @asynccontextmanager
-    async def block(self) -> AsyncGenerator["Session", None]:
-        """The block that the session lives in; `open_session` enters it."""
+    async def block(self, resources: Sequence[Resource] = ()) -> AsyncGenerator["Session", None]:
+        """The block that the session lives in; `open_session` enters it.
+
+        What is inside ends first: the turn, then the tasks, then the resources in reverse order, then the log.
+        """
+        kernel = self._kernel
+        within = kernel.within
         try:
-            async with trio.open_nursery() as nursery:
-                self._driver.start(nursery)
-                try:
-                    yield self
-                finally:
-                    self._leave()
-                    nursery.cancel_scope.cancel(reason="the session's block was left")
+            async with AsyncExitStack() as held:
+                if within is not None:
+                    held.enter_context(within.hosting(self))
+                for number, resource in enumerate(resources, 1):
+                    work = Work(kernel, self._pressure, f"resource{number}", "")
+                    held.callback(work.close)
+                    kernel.add_tools(await held.enter_async_context(resource(work)))
+                async with trio.open_nursery() as kernel.tasks_nursery:
+                    find_detached(kernel)
+                    async with trio.open_nursery() as nursery:
+                        self._driver.start(nursery)
+                        try:
+                            yield self
+                        finally:
+                            self._leave()
+                            nursery.cancel_scope.cancel(reason="the session's block was left")
+                    leave_tasks(kernel, self._urgency())
         except BaseExceptionGroup as group:
             only = _only(group)
-            if only is None:
+            if only is group:
                 raise
             # The block's own exception goes on as it was raised.
             raise only from only.__cause__
@@ -245,12 +277,19 @@ class Session:
             if self._driver.fault is not None:
                 raise self._driver.fault
 
+    def _urgency(self) -> Urgency:
+        """How urgently what the session runs is to end, now that it is being left."""
+        return self._kernel.host_urgency if _cancelled_from_outside() else Urgency.NOW
+
     def _leave(self) -> None:
         """No more input; the turn is told to end."""
+        kernel = self._kernel
         self._accepting = False
-        self._kernel.hurry()
-        if self._kernel.authority is not None and self._kernel.journal.failure is None:
-            self._kernel.cancel(Cause.SHUTDOWN, keep_inbox=True)
+        kernel.hurry()
+        self._pressure.press(self._urgency())
+        if kernel.authority is not None and kernel.journal.failure is None:
+            cause = kernel.host_cause if _cancelled_from_outside() else Cause.SHUTDOWN
+            kernel.cancel(cause, keep_inbox=True, urgency=self._urgency())
 
     async def _close(self) -> None:
         """Nothing runs any more: say so in the log, flush it, let it go."""
@@ -265,69 +304,16 @@ class Session:
             kernel.changed.unpark_all()
 
 
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    return group.exceptions[0] if len(group.exceptions) == 1 else None
+def _only(error: BaseException) -> BaseException:
+    """The one exception in a group, however deep; the group itself where it holds several."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return _only(group.exceptions[0]) if len(group.exceptions) == 1 else group
 
 
-async def _open_store(path: str | PathLike[str] | Store | None, durability: str) -> tuple[Store, str]:
-    if durability not in ("power", "process", "memory"):
-        raise ValueError(f"durability is power, process or memory, not {durability!r}")
-    if path is None:
-        return MemoryStore(), "memory"
-    if isinstance(path, str | PathLike):
-        return await trio.to_thread.run_sync(FileStore.open, Path(path)), durability
-    return path, durability
-
-
-_SHORT_BYTES = 64 * 1024
-"""A log that is read in less time than a thread's start and end would add to."""
-
-
-def _loaded(journal: Journal, salvage: bool) -> tuple[PassedOver | None, Salvaged | None]:
-    try:
-        return journal.load(), None
-    except LogDamagedError:
-        if not salvage:
-            raise
-    return journal.salvage()
-
-
-async def _load(journal: Journal, store: Store, salvage: bool) -> tuple[PassedOver | None, Salvaged | None]:
-    if store.size and not is_log(store):
-        # Somebody's letter of one line would be taken for the torn beginning of a log, and written to.
-        raise LogDamagedError(store.where, 0, 1, "no log: there is no record at its beginning")
-    if store.size <= _SHORT_BYTES:
-        return _loaded(journal, salvage)
-    # A long log must not hold up other sessions of this trio run.
-    return await trio.to_thread.run_sync(_loaded, journal, salvage)
-
-
-def recover(
-    journal: Journal,
-    wording: Wording,
-    passed_over: PassedOver | None,
-    salvaged: Salvaged | None = None,
-    *,
-    containment: str = "none",
-    parent: Parent | None = None,
-) -> None:
-    """Open the next epoch of a journal that was loaded, and close what a crash left open. Synchronous.
-
-    Deterministic but for the wall clock and, in a new log, the session's id. Raises `LogFailedError`.
-    """
-    known = journal.grammar.opened
-    journal.append(
-        SessionOpen(
-            known.session if known is not None else new_session_id(),
-            datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            journal.durability,
-            containment,
-            parent=parent or (known.parent if known is not None else None),
-            passed_over=(passed_over,) if passed_over is not None else (),
-            salvaged=salvaged,
-        )
-    )
-    journal.append(*closers(journal.grammar, wording, INTERRUPTION))
+def _cancelled_from_outside() -> bool:
+    return trio.current_effective_deadline() == -math.inf
 
 
 @asynccontextmanager
@@ -340,7 +326,8 @@ async def open_session(
     gate: Gate | None = None,
     durability: str = "power",
     containment: str = "none",
-    parent: Parent | None = None,
+    resources: Sequence[Resource] = (),
+    within: WorkContext | None = None,
     journal_type: type[Journal] = Journal,
     salvage: bool = False,
 ) -> AsyncGenerator[Session, None]:
@@ -349,6 +336,15 @@ async def open_session(
     `path` is the log's file, None for a log in memory, or a `Store`. Leaving the block, or a cancel around it,
     takes no more input, ends the turn (cause `shutdown` or `host`), writes `session/close`, flushes, unlocks.
     An opening never calls the model: what was queued waits for the next input or for `go_on()`.
+    `resources` live as long as the block; their tools are the session's too.
+
+    `within` makes it a child session: of the call or task whose context that is. The logs name each other. A
+    cancel of the parent's work is its own, cause `parent`, as urgent as that is; its cleanup is bounded by the
+    parent's. Its log is where `within.log_at(...)` says, in a folder that is made if need be.
+
+    Logs of child sessions that a crash left open are closed first, deepest first; the results of the calls that
+    had opened them say how they ended.
+
     With `salvage` a damaged log goes on from before the damage: the rest stays where it is, is copied to a file
     beside the log, and is passed over, which `session/open` says.
 
@@ -357,19 +353,31 @@ async def open_session(
     itself raises leaves as it is.
     """
     settings = settings or Settings()
-    gate = gate or Gate()
-    context, checkpoints, status = Context(), Checkpoints(), StatusFold()
-    store, durability = await _open_store(path, durability)
+    context, status, folds = Context(), StatusFold(), Folds(gate or Gate())
+    store, durability = await open_store(path, durability, child=within is not None)
     journal = journal_type(
-        store, durability=durability, folds=(context, checkpoints, gate, status), clock=trio.current_time
+        store,
+        durability=durability,
+        folds=(context, folds.checkpoints, folds.gate, folds.tasks, status),
+        clock=trio.current_time,
     )
     try:
-        passed_over, salvaged = await _load(journal, store, salvage)
-        kernel = Kernel(journal, context, provider, tools, settings)
-        recover(journal, settings.wording, passed_over, salvaged, containment=containment, parent=parent)
+        passed_over, salvaged = await load(journal, store, salvage)
+        kernel = Kernel(journal, context, provider, tools, settings, within)
+        children = await close_children(journal, settings.wording)
+        parent = None if within is None else Parent(within.session_id, within.call_id)
+        recover(
+            journal,
+            settings.wording,
+            passed_over,
+            salvaged,
+            containment=containment,
+            parent=parent,
+            children=children,
+        )
         await journal.flush()
     except BaseException:
         journal.close()
         raise
-    async with Session(kernel, gate, checkpoints, status).block() as session:
+    async with Session(kernel, folds, status).block(resources) as session:
         yield session

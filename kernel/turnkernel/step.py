@@ -9,8 +9,7 @@ import trio
 
 from .assemble import assemble
 from .cancel import Authority
-from .context import Checkpoints
-from .dispatch import Dispatch
+from .dispatch import Dispatch, Folds
 from .errors import ProviderError
 from .events import (
     Delta,
@@ -23,7 +22,6 @@ from .events import (
     ToolResult,
 )
 from .faults import apart, errors_of, in_words, is_ours
-from .gate import Gate
 from .inbox import steers
 from .kernel import Kernel
 from .messages import ToolUse
@@ -40,8 +38,7 @@ class Step:
     """One step of the running turn. `run` returns how the turn ends here, or None if it may go on."""
 
     kernel: Kernel
-    gate: Gate
-    checkpoints: Checkpoints
+    folds: Folds
     authority: Authority
     more: bool = False
     """After `run`: whether the model is owed another request."""
@@ -74,7 +71,7 @@ class Step:
                 return Ending("failed", "output_limit", (_output_limit(message),))
             self._refuse_for_length(uses)
         elif uses:
-            await Dispatch(kernel, self.gate, self.checkpoints, uses).run()
+            await Dispatch(kernel, self.folds, uses).run()
         elif message.stop == "pause_turn":
             note = kernel.wording.pause()
         kernel.append(StepEnd(turn, step, note))

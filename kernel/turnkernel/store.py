@@ -7,7 +7,7 @@ through `logfile` only.
 import errno
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from .disk import Disk
@@ -73,9 +73,27 @@ class Store(Source, Protocol):
         """Copy everything from `offset` on to another place, durably; its name. Raises OSError."""
         ...
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder beside it for what belongs to it, which may have to be made; None in memory."""
+        ...
+
+    def beside(self, name: str) -> "Path | Store":
+        """Where another log is, named as seen from the folder that this one is in. Raises ValueError for a name
+        that leads out of `folder`.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of it."""
         ...
+
+
+def _below(name: str, folder: str) -> str:
+    parts = PurePosixPath(name).parts
+    if parts[:1] != (folder,) or ".." in parts or len(parts) < 2:
+        raise ValueError(f"{name!r} does not lead into {folder}")
+    return name
 
 
 class MemoryStore:
@@ -87,6 +105,8 @@ class MemoryStore:
         self._data = bytearray(data)
         self.aside: dict[str, bytes] = {}
         """What was kept aside, by name."""
+        self.children: dict[str, MemoryStore] = {}
+        """The logs beside it, by name."""
 
     @property
     def size(self) -> int:
@@ -112,6 +132,15 @@ class MemoryStore:
         name = _aside(self, offset)
         self.aside[name] = bytes(self._data[offset:])
         return name
+
+    @property
+    def folder(self) -> Path | None:
+        """None."""
+        return None
+
+    def beside(self, name: str) -> Store:
+        """In `children`, made when it is first asked for."""
+        return self.children.setdefault(_below(name, "memory.d"), MemoryStore())
 
     def close(self) -> None:
         """Nothing to do."""
@@ -220,6 +249,16 @@ class FileStore:
     def keep_aside(self, offset: int) -> str:
         """Into a file beside it, of mode 0600."""
         return self._file.put_beside(_aside(self, offset), _chunks(self, offset))
+
+    @property
+    def folder(self) -> Path:
+        """Its own name with `.d`."""
+        path = Path(self._file.where)
+        return path.with_name(f"{path.name}.d")
+
+    def beside(self, name: str) -> Path:
+        """The path of a log in `folder`."""
+        return self.folder.parent / _below(name, self.folder.name)
 
     def close(self) -> None:
         """Give back what is allocated and not used, close and unlock; a log that was made and not written to, and

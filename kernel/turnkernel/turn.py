@@ -12,11 +12,10 @@ import trio
 
 from .cancel import Authority, Settled, shield
 from .causes import Cause
-from .context import Checkpoints
+from .dispatch import Folds
 from .errors import LogFailedError
 from .events import Event, TurnStart
 from .faults import errors_of, leaves
-from .gate import Gate
 from .kernel import Kernel
 from .repair import Ending, closers
 from .step import Step
@@ -29,8 +28,7 @@ class Turn:
     """One turn. `run` claims, works, closes and flushes."""
 
     kernel: Kernel
-    gate: Gate
-    checkpoints: Checkpoints
+    folds: Folds
     outcome: str | None = None
     """Set when the turn has ended."""
 
@@ -66,7 +64,7 @@ class Turn:
             nursery.start_soon(self._limit, settings.turn_seconds, limit, name="turn limit")
         try:
             for _ in range(settings.max_steps):
-                step = Step(self.kernel, self.gate, self.checkpoints, authority)
+                step = Step(self.kernel, self.folds, authority)
                 ending = await step.run()
                 if ending is not None:
                     return ending
@@ -115,7 +113,7 @@ class Turn:
             code = "log" if all(isinstance(leaf, LogFailedError) for leaf in faults) else "internal"
             return Ending("failed", code, errors)
         # Nobody called our cancel: it came through a scope around the turn, or as KeyboardInterrupt.
-        return Ending("aborted", errors=errors, cause=self.kernel.settings.host_cause)
+        return Ending("aborted", errors=errors, cause=self.kernel.host_cause)
 
     async def _settle(self, authority: Authority | None) -> None:
         """Flush, shielded and bounded, and let the receipts settle. A late callback finds no authority."""

@@ -5,6 +5,7 @@ is appended, and stored in it (law C6): a new policy never changes an old log's 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import attrs
 
@@ -12,7 +13,7 @@ from .causes import Cause
 from .events import Error, FailureCode, Outcome, ResultStatus, ToolResult
 from .text import clip, is_blank
 
-__all__ = ["DEFAULT", "MODEL_OUTPUT_BYTES", "WORDINGS", "CallFacts", "TurnFacts", "Wording"]
+__all__ = ["DEFAULT", "MODEL_OUTPUT_BYTES", "WORDINGS", "CallFacts", "TaskFacts", "TurnFacts", "Wording"]
 
 MODEL_OUTPUT_BYTES = 32 * 1024
 """How much of one call's output the model is given (DESIGN 5)."""
@@ -50,6 +51,30 @@ class CallFacts:
     """Whether it left a checkpoint."""
     alone: bool = False
     """Whether only this call was stopped, the turn going on."""
+    child: str = ""
+    """How the session that it had opened ended."""
+
+
+@attrs.frozen
+class TaskFacts:
+    """What is known of a task when its end is worded."""
+
+    task: str
+    name: str
+    """The tool that began it."""
+    what: str
+    """What it does, for a person: its command, or the beginning of its prompt."""
+    status: Literal["ok", "error", "stopped", "lost"]
+    cause: Cause | None = None
+    """Why it was stopped, if it was."""
+    seconds: float | None = None
+    """How long it ran; None where that is not known, or it had not begun."""
+    output: str = ""
+    """What it returned, or had shown."""
+    survivors: Sequence[str] = ()
+    """What of it could not be stopped."""
+    child: str = ""
+    """How the session that it was ended."""
 
 
 @attrs.frozen
@@ -141,7 +166,9 @@ class Wording:
                 "do not retry blindly."
             )
         said = f" The user had answered its question with: {facts.answer}" if facts.answer else ""
-        return f"[Unknown] {facts.name} was started, but no result was recorded. {care}{said}{output_of(facts)}"
+        child = f" {facts.child}" if facts.child else ""
+        more = f"{said}{child}{output_of(facts)}"
+        return f"[Unknown] {facts.name} was started, but no result was recorded. {care}{more}"
 
     def withdrawn(self, facts: CallFacts) -> str:
         """Its question was open when the turn stopped."""
@@ -202,6 +229,37 @@ class Wording:
         """The tool failed with an exception."""
         shown = "" if is_blank(facts.output) else output_of(facts)
         return f"[Error] {facts.name} failed: {facts.error}{shown}"
+
+    def task_ended(self, facts: TaskFacts) -> str:
+        """The notice that a task is over. Never blank."""
+        what = f"{facts.name}: {facts.what}" if facts.what else facts.name
+        head = f"[Task {facts.task} {self._task_end(facts)}] {what}"
+        left = f"Could not be stopped and is left: {', '.join(facts.survivors)}." if facts.survivors else ""
+        return clip(
+            "\n".join(filter(None, (head, facts.child, left, facts.output.strip("\n")))), MODEL_OUTPUT_BYTES
+        )
+
+    def _task_end(self, facts: TaskFacts) -> str:
+        after = for_seconds(facts.seconds)
+        match facts.status:
+            case "ok":
+                return f"ended{after}"
+            case "error":
+                return f"failed{after}"
+            case "stopped":
+                return f"was stopped by {who(facts.cause)}{after}"
+            case _:
+                return "is lost: it ended with the program that ran it, and its result is unknown"
+
+    def child_ended(self, outcome: str | None, words: str) -> str:
+        """How a child session ended whose caller was cut by a crash."""
+        how = "had not begun a turn" if outcome is None else f"had its last turn end as {outcome}"
+        last = f" Its last words: {clip(words, 4096)}" if not is_blank(words) else ""
+        return f"The session that it had opened {how}.{last}"
+
+    def child_unknown(self, why: str) -> str:
+        """A child session whose log can't be read."""
+        return f"How the session that it had opened ended is not known: {why}."
 
     def empty(self) -> str:
         """What stands for a result without any text."""

@@ -4,14 +4,15 @@ A thread can't be stopped from outside. A cancel asks it (`trio.from_thread.chec
 urgency *now*, or when the session's patience is over, is it left behind, and then it is named.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 import trio
 
 from turnkernel.causes import Urgency
-from turnkernel.tool import Answered, ToolContext
+from turnkernel.tool import Answered, Hosted, Tasks, Tool, ToolContext
 
 __all__ = ["ThreadContext", "run_in_thread"]
 
@@ -94,6 +95,49 @@ class ThreadContext:
     def call_id(self) -> str:
         """See `ToolContext`."""
         return self._ctx.call_id
+
+    @property
+    def work_id(self) -> str:
+        """See `ToolContext`."""
+        return self._ctx.work_id
+
+    @property
+    def session_id(self) -> str:
+        """See `ToolContext`."""
+        return self._ctx.session_id
+
+    @property
+    def folder(self) -> Path | None:
+        """See `ToolContext`."""
+        return self._ctx.folder
+
+    @property
+    def deadline(self) -> float:
+        """See `ToolContext`."""
+        return self._ctx.deadline
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """See `ToolContext`."""
+        return self._ctx.tools
+
+    @property
+    def tasks(self) -> Tasks:
+        """Not in a thread: raises RuntimeError."""
+        self._refuse("tasks")
+
+    @property
+    def log(self) -> str | None:
+        """Not in a thread, which can't open a session: raises RuntimeError."""
+        self._refuse("log")
+
+    def log_at(self, name: str) -> Any:
+        """Not in a thread: raises RuntimeError."""
+        self._refuse("log_at")
+
+    def hosting(self, child: Hosted) -> AbstractContextManager[object]:
+        """Not in a thread: raises RuntimeError."""
+        self._refuse("hosting")
 
     @property
     def resumed_state(self) -> Any:

@@ -17,7 +17,8 @@ from ..errors import LogDamagedError, LogFailedError, SessionLiveError, Turnkern
 from ..events import Event, InboxQueued, PassedOver, Record, Salvaged, SessionClose, SessionOpen, ToolStart
 from ..journal import Journal
 from ..records import read_records
-from ..session import open_session, recover
+from ..recovery import recover
+from ..session import open_session
 from ..store import FileStore, MemoryStore, Store
 from ..wording import DEFAULT
 from .disk_model import Crash, Fault, ModelDisk, crashes
