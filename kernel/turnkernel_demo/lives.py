@@ -74,6 +74,8 @@ class Lives:
         self._durability = scenario.session.durability
         self._before = b""
         """The log as the last life found it."""
+        self._began: set[str] = set()
+        """Calls whose bodies began in earlier lives."""
 
     def __repr__(self) -> str:
         return f"<Lives {self.ledger.life + 1}>"
@@ -94,6 +96,10 @@ class Lives:
         lost = ledger.check_kept(records)
         ledger.violations += lost if promised else []
         ledger.violations += check_bodies(ledger.bodies, records, promised=promised)
+        began = {body.call for body in ledger.bodies if body.state == "began"}
+        twice = sorted(began & self._began)
+        ledger.violations += [Violation("L4", 0, f"the body of {call} ran in two lives") for call in twice]
+        self._began |= began
         ledger.bodies.clear()
         return log, ledger.next_life(records, clock) if died or self._goes_on() else None
 

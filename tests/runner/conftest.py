@@ -64,21 +64,48 @@ def virtual() -> Callable[..., Came]:
     return play
 
 
+def play_real(what: str | Scenario, folder: Path) -> Came:
+    """Play a text or a scenario for real, its log at `session.log` and its tools in `scratch` of a folder."""
+    root = folder / "scratch"
+    root.mkdir(exist_ok=True, parents=True)
+    scenario = loads(what) if isinstance(what, str) else what
+
+    async def main() -> Played:
+        # A limit of its own, so that a hang is a failure and not a hang of the tests.
+        with trio.fail_after(60):
+            return await play_for_real(scenario, log=folder / "session.log", root=root)
+
+    played = trio.run(main)
+    return Came(played, judge(played))
+
+
 @pytest.fixture
 def real(tmp_path: Path) -> Callable[..., Came]:
-    """Plays a text or a scenario for real, its log at `session.log` and its tools in `scratch` of `tmp_path`."""
+    """`play_real`, in `tmp_path`."""
+    return lambda what: play_real(what, tmp_path)
 
-    def play(what: str | Scenario) -> Came:
-        root = tmp_path / "scratch"
-        root.mkdir(exist_ok=True)
-        scenario = loads(what) if isinstance(what, str) else what
 
-        async def main() -> Played:
-            # A limit of its own, so that a hang is a failure and not a hang of the tests.
-            with trio.fail_after(60):
-                return await play_for_real(scenario, log=tmp_path / "session.log", root=root)
+# ------------------------------------------------------------------------------------------------------ deaths
 
-        played = trio.run(main)
-        return Came(played, judge(played))
+AFTERWARDS = """
+[[user]]
+text = "And now?"
 
-    return play
+[[reply]]
+text = "All is well."
+
+[[reply]]
+text = "As I said."
+
+[[reply]]
+text = "Really."
+
+[[reply]]
+text = "Nothing more."
+"""
+"""What is said and answered after a death, wherever it came: no reply may be missing."""
+
+
+def kill(on: str, *more: str) -> str:
+    """An act that kills the kernel at an event."""
+    return "\n".join(["", "[[act]]", f'on = "{on}"', 'do = "kill"', *more, ""])
