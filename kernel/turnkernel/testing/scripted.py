@@ -7,6 +7,7 @@ import builtins
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +17,7 @@ import trio
 from ..errors import ProviderError
 from ..events import ResultStatus
 from ..provider import ModelEvent, Request
-from ..tool import Concurrency, Effect, ToolContext, ToolOutput
+from ..tool import Concurrency, Effect, ToolContext, ToolOutput, WorkContext
 from .replies import Reply, model_events
 
 __all__ = ["Action", "ScriptedProvider", "ScriptedTool", "imagined_thread", "scripted_error"]
@@ -159,8 +160,18 @@ class ScriptedTool:
             self.running.discard(ctx.call_id)
 
     async def _play(self, ctx: ToolContext) -> ToolOutput:
-        playing = _Playing(self, ctx)
-        for action in self.does:
+        spawn = next((number for number, action in enumerate(self.does) if _spawns(action)), len(self.does))
+        output = await self._act(ctx, ctx, self.does[:spawn])
+        if spawn < len(self.does):
+            rest = partial(self._act, call=None, does=self.does[spawn + 1 :])
+            task = await ctx.tasks.start(self.name, rest, lifetime=self.does[spawn]["spawn"])
+            output = ToolOutput(f"Task {task} has begun.")
+        self.ended.append(ctx.call_id)
+        return output
+
+    async def _act(self, ctx: WorkContext, call: ToolContext | None, does: Sequence[Action]) -> ToolOutput:
+        playing = _Playing(self, ctx, call)
+        for action in does:
             try:
                 await playing.do(action)
             except trio.Cancelled:
@@ -170,8 +181,12 @@ class ScriptedTool:
                     for undo in self.on_cancel:
                         await playing.do(undo)
                 raise
-        self.ended.append(ctx.call_id)
         return ToolOutput(playing.result, status=playing.status)
+
+
+def _spawns(action: Action) -> bool:
+    """Whether the actions after this one are a task."""
+    return action.get("spawn") in ("session", "detached")
 
 
 async def imagined_thread(ctx: ToolContext, seconds: float) -> None:
@@ -207,28 +222,36 @@ def scripted_error(text: str) -> Exception:
 
 
 class _Playing:
-    def __init__(self, tool: ScriptedTool, ctx: ToolContext) -> None:
+    def __init__(self, tool: ScriptedTool, work: WorkContext, call: ToolContext | None) -> None:
         self.tool = tool
-        self.ctx = ctx
+        self.work = work
+        self._call = call
         self.result = "done"
         self.status: ResultStatus | None = None
         self.swallow = False
+
+    @property
+    def call(self) -> ToolContext:
+        """What only a call can do."""
+        if self._call is None:
+            raise ValueError("a task can't show output, leave checkpoints, ask or block")
+        return self._call
 
     async def do(self, action: Action) -> None:
         ((verb, value),) = action.items()
         match verb:
             case "emit":
-                self.ctx.emit(value)
+                self.call.emit(value)
             case "sleep":
                 await trio.sleep(value)
             case "checkpoint":
-                self.ctx.checkpoint(value)
+                self.call.checkpoint(value)
             case "ask":
-                said = await self.ctx.ask(value)
+                said = await self.call.ask(value)
                 self.result = said.text
                 self.status = "dismissed" if said.answer == "dismissed" else None
             case "critical":
-                with self.ctx.critical("scripted", value + 60):
+                with self.work.critical("scripted", value + 60):
                     await trio.sleep(value)
             case "swallow":
                 self.swallow = bool(value)
@@ -240,10 +263,10 @@ class _Playing:
             case "result":
                 self.result, self.status = value, None
             case "block":
-                await self.tool.block(self.ctx, value)
+                await self.tool.block(self.call, value)
             case "touch" if self.tool.touch is not None:
                 self.tool.touch(value)
             case "spawn":
-                raise NotImplementedError("background work is not available in this version")
+                pass  # of lifetime call or turn: what follows is the call's own
             case _:
                 raise ValueError(f"a scripted tool can't {verb!r} here")
