@@ -100,6 +100,10 @@ class CallTasks:
         """As the log stands."""
         return tuple(self._kernel.grammar.tasks.values())
 
+    def begun(self) -> Sequence[TaskStarted]:
+        """Every one."""
+        return tuple(self._records.started.values())
+
     def known(self, task: str) -> TaskStarted | None:
         """How it began."""
         return self._records.started.get(task)
@@ -110,7 +114,7 @@ class CallTasks:
 
     def stop(self, task: str) -> Answer:
         """Stop one."""
-        return stop_task(self._kernel, task).answer
+        return stop_task(self._kernel, task, by_call=self._call).answer
 
     async def over(self, task: str) -> None:
         """Wait until it has ended."""
@@ -207,21 +211,22 @@ def _facts(kernel: Kernel, live: LiveTask, output: ToolOutput | None) -> TaskFac
         started.name,
         task_words(started),
         status,
-        cause=cause,
+        cause=None if live.by_call else cause,
         seconds=None if live.began is None else trio.current_time() - live.began,
         output=live.error if output is None else output.text,
         survivors=tuple(live.survivors),
     )
 
 
-def stop_task(kernel: Kernel, task: str, cause: Cause = Cause.USER) -> Receipt:
+def stop_task(kernel: Kernel, task: str, cause: Cause = Cause.USER, *, by_call: str = "") -> Receipt:
     """Stop one. Synchronous, never raises. A second time it becomes urgent; `stale` where no such task runs."""
     live = kernel.tasks.get(task)
     going_on = tuple(one for one in kernel.grammar.tasks.values() if one.task != task)
     if live is None:
         return Receipt(Answer.STALE, cause, None, going_on=going_on)
     answer = Answer.APPLIED if live.stopped_by is None else Answer.REPEATED
-    live.stopped_by = live.stopped_by or cause
+    if live.stopped_by is None:
+        live.stopped_by, live.by_call = cause, by_call
     live.press(Urgency.POLITE if answer is Answer.APPLIED else Urgency.NOW)
     live.scope.cancel(reason=cause.value)
     return Receipt(answer, live.stopped_by, None, going_on=going_on, stopped=(live.started,), tasks=(live,))
@@ -254,7 +259,7 @@ def find_detached(kernel: Kernel) -> None:
         tool = kernel.tools.get(started.name)
         if not isinstance(tool, FindsTasks):
             continue
-        body = tool.find(started)
+        body = tool.find(started, kernel.journal.folder)
         if body is None:
             kernel.append(task_lost(started, kernel.wording))
         else:

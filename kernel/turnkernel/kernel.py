@@ -86,6 +86,8 @@ class LiveTask(Pressure):
         """Cancelled when it is stopped, or the session is left."""
         self.stopped_by: Cause | None = None
         """Set when somebody stops it. What merely ends with the session has none."""
+        self.by_call = ""
+        """The call that stops it, if it was one."""
         self.began: float | None = None
         """When its body began."""
         self.survivors: list[str] = []

@@ -183,6 +183,10 @@ class Tasks(Protocol):
         """The tasks that run, oldest first."""
         ...
 
+    def begun(self) -> Sequence[TaskStarted]:
+        """Every task of the session, whether it runs or not, oldest first."""
+        ...
+
     def known(self, task: str) -> TaskStarted | None:
         """How any task of the session began, whether it runs or not."""
         ...
@@ -300,8 +304,11 @@ class OpensSession(Protocol):
 class FindsTasks(Protocol):
     """A tool whose tasks of lifetime *detached* can be found again when the log is opened."""
 
-    def find(self, task: TaskStarted) -> TaskBody | None:
-        """The body that waits for it, or None when it is not there any more. Synchronous, quick, never raises."""
+    def find(self, task: TaskStarted, folder: Path | None) -> TaskBody | None:
+        """The body that waits for it, or None when it is not there any more. Synchronous, quick, never raises.
+
+        `folder` is the session's, see `WorkContext`.
+        """
         ...
 
 

@@ -66,7 +66,7 @@ class TaskFacts:
     """What it does, for a person: its command, or the beginning of its prompt."""
     status: Literal["ok", "error", "stopped", "lost"]
     cause: Cause | None = None
-    """Why it was stopped, if it was."""
+    """Why it was stopped, if it was; None where a call of the session has stopped it."""
     seconds: float | None = None
     """How long it ran; None where that is not known, or it had not begun."""
     output: str = ""
@@ -247,7 +247,8 @@ class Wording:
             case "error":
                 return f"failed{after}"
             case "stopped":
-                return f"was stopped by {who(facts.cause)}{after}"
+                by = "a tool call" if facts.cause is None else who(facts.cause)
+                return f"was stopped by {by}{after}"
             case _:
                 return "is lost: it ended with the program that ran it, and its result is unknown"
 

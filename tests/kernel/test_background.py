@@ -1,6 +1,7 @@
 """Tasks: work that outlives its turn. Its end is one record, which is the notice. Virtual time throughout."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -284,6 +285,7 @@ async def test_a_task_that_is_stopped_in_the_instant_of_its_record_never_begins(
         assert not began
         (end,) = ends(session)
         assert end.status == "stopped"
+        assert "was stopped by a tool call" in end.text
 
 
 class Begins:
@@ -304,7 +306,7 @@ class Begins:
     async def run(self, ctx, input):
         return ToolOutput(await ctx.tasks.start(self.name, self._body, lifetime=self._lifetime, detail={"pid": 7}))
 
-    def find(self, started: TaskStarted) -> TaskBody | None:
+    def find(self, started: TaskStarted, folder: Path | None) -> TaskBody | None:
         return self._find(started) if self._find is not None else None
 
 
@@ -422,6 +424,7 @@ async def test_a_tool_sees_how_every_task_began_and_ended(autojump_clock):
             await ctx.tasks.over(task)
             seen.append(ctx.tasks.end_of(task).status)
             seen.append(ctx.tasks.known(task).call)
+            seen.append([one.task for one in ctx.tasks.begun()])
             seen.append((ctx.tasks.known("k0"), ctx.tasks.end_of("k0"), ctx.tasks.say(task, "hello")))
             return ToolOutput(task)
 
@@ -430,4 +433,4 @@ async def test_a_tool_sees_how_every_task_began_and_ended(autojump_clock):
         await session.send("go")
         await session.rest()
         (task,) = [event.task for event in events(session) if isinstance(event, TaskStarted)]
-    assert seen == [[task], None, "ok", "c1", (None, None, False)]
+    assert seen == [[task], None, "ok", "c1", [task], (None, None, False)]
