@@ -40,6 +40,10 @@ class FakeContext:
         self._news = trio.Event()
 
     @property
+    def work_id(self) -> str:
+        return self.call_id
+
+    @property
     def output(self) -> str:
         return "".join(text for text, _ in self.said)
 

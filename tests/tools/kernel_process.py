@@ -1,6 +1,6 @@
 """A kernel for tests to end: one session that runs one command, and says what that says.
 
-    python kernel_process.py HOW COMMAND
+    python kernel_process.py HOW COMMAND TIER
 
 HOW it ends when the command has said `ready`: `waits` (to be killed), `returns` and `raises` (when the turn has
 ended), `_exit` (at once), `forks` (a child without a new program, and waits), `handles` (SIGTERM).
@@ -20,7 +20,7 @@ from turnkernel.testing.scripted import ScriptedProvider
 from turnkernel_tools import process, standard_tools
 from turnkernel_tools.containment import containment
 
-HOW, COMMAND = sys.argv[1:]
+HOW, COMMAND, TIER = sys.argv[1:]
 GRACE = 0.05
 
 # A tool that has exited and left something is found draining, for as long as the test needs.
@@ -31,11 +31,11 @@ async def main() -> None:
     provider = ScriptedProvider(
         [Reply(calls=[ReplyCall("call_1", "bash", {"command": COMMAND})]), Reply(text="I see.")]
     )
-    tools = standard_tools(Path.cwd(), grace_seconds=GRACE)
+    tools = standard_tools(Path.cwd(), grace_seconds=GRACE, tier=TIER)
     async with trio.open_nursery() as nursery:
         if HOW == "handles":
             nursery.start_soon(leave_at_sigterm, nursery.cancel_scope)
-        async with open_session(None, provider=provider, tools=tools, containment=containment()) as session:
+        async with open_session(None, provider=provider, tools=tools, containment=containment(TIER)) as session:
             await session.send("go")
             await listen(session)
         nursery.cancel_scope.cancel()

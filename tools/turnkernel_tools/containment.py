@@ -1,7 +1,8 @@
-"""Which containment tier holds the processes of calls here. Touches nothing."""
+"""Which containment tier holds the processes of calls here. For `namespace` starts a process to find out."""
 
 from typing import Literal
 
+from .probe import missing_for_namespace
 from .supervision import missing, refused
 
 __all__ = ["Tier", "containment"]
@@ -13,7 +14,10 @@ Tier = Literal["namespace", "tree", "group"]
 def containment(wanted: Tier = "tree") -> Tier:
     """The tier that is in force here when this one is wanted, for `open_session(containment=...)`.
 
-    Never a stronger one than `wanted`. There is no `namespace` yet. Nothing is started for the answer: whether the
-    supervisor can be is known after the first call. Should that fail, each call says so in its output.
+    Never a stronger one than `wanted`. For `namespace` one is made on trial, in a process of its own, the first
+    time: that blocks for about 50 ms. No supervisor is started for the answer: whether that works is known after
+    the first call. Should it fail, or a namespace later, each call that is held by less says so in its output.
     """
-    return "group" if wanted == "group" or missing() or refused() else "tree"
+    if wanted == "group" or missing() or refused():
+        return "group"
+    return "namespace" if wanted == "namespace" and missing_for_namespace() is None else "tree"

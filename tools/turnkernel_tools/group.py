@@ -32,9 +32,9 @@ async def start_grouped(task: Task) -> "Grouped":
     start = partial(
         subprocess.Popen[bytes],
         task.argv,
-        stdin=subprocess.DEVNULL,
-        stdout=task.outputs[0],
-        stderr=task.outputs[1],
+        stdin=task.streams[0],
+        stdout=task.streams[1],
+        stderr=task.streams[2],
         cwd=task.cwd,
         env=task.env,
         # Not a process group only: reading /dev/tty would stop it with SIGTTIN. Never preexec_fn: 13 ms.
@@ -54,6 +54,7 @@ class Grouped:
     def __init__(self, popen: subprocess.Popen[bytes], name: str, family: Family) -> None:
         self.name = name
         self.why: str | None = None
+        self.weaker: str | None = None
         self._popen = popen
         self._family = family
         self._pidfd = _pidfd(popen.pid)

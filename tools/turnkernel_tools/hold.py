@@ -32,8 +32,10 @@ class Task:
     env: Mapping[str, str]
     mark: str
     """The last word of `MARK` in `env`: all that descend from the process have it, unless they take it out."""
-    outputs: tuple[int, int]
-    """Descriptors for standard output and error. Whoever starts it closes none of them."""
+    streams: tuple[int, int, int]
+    """Descriptors for standard input, output and error. Whoever starts it closes none of them."""
+    inside: bool = False
+    """Whether in a PID namespace of its own, if that can be had."""
 
     def named(self, pid: int | None) -> str:
         """The process, for a person; None where its pid is not known."""
@@ -67,6 +69,11 @@ class Hold(Protocol):
     @property
     def why(self) -> str | None:
         """Why it was ended, when nobody here wanted that."""
+        ...
+
+    @property
+    def weaker(self) -> str | None:
+        """Why less holds it than was wanted."""
         ...
 
     async def exited(self) -> None:

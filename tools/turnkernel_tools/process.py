@@ -1,6 +1,6 @@
 """Starts processes: the one place that does. Nothing that a call started is alive when the call has ended.
 
-How its processes are held is up to a containment tier: `tree` or `group`.
+How its processes are held is up to a containment tier: `namespace`, `tree` or `group`.
 """
 
 import math
@@ -16,13 +16,14 @@ import attrs
 import trio
 
 from turnkernel.keys import KEY_VARIABLES
-from turnkernel.tool import ToolContext
+from turnkernel.tool import WorkContext
 
 from . import hold
 from .containment import Tier
 from .group import start_grouped
 from .hold import Hold, NotStartedError, Task
 from .output import OnOutput, Pipe
+from .probe import missing_for_namespace_soon
 from .supervision import refused
 from .tree import start_kept
 
@@ -42,7 +43,8 @@ HIDDEN = frozenset(KEY_VARIABLES)
 
 MARK = "TURNKERNEL_CALL"
 """The environment variable that every process of a call bears: the ids of the calls it is part of, outermost
-first (a kernel can run in another one's tool), each with a random part that makes it unique on the machine."""
+first (a kernel can run in another one's tool), each with a random part that makes it unique on the machine. For
+work that is no call it is the id of that work."""
 
 DRAIN_SECONDS = 0.2
 """How long output is waited for that others than the call's own process may still write."""
@@ -80,7 +82,7 @@ def child_environment(mark: str, *, env: Mapping[str, str] | None, hidden: Colle
 async def run_process(
     argv: Sequence[str],
     *,
-    ctx: ToolContext,
+    ctx: WorkContext,
     cwd: Path,
     on_output: OnOutput,
     env: Mapping[str, str] | None = None,
@@ -88,13 +90,15 @@ async def run_process(
     timeout_seconds: float | None = None,
     grace_seconds: float = 2.0,
     tier: Tier = "tree",
+    given: int | None = None,
 ) -> ProcessEnd:
-    """Run a process to its end, and with it everything that it started.
+    """Run a process to its end, and with it everything that it started. For a call or any other work of a session.
 
-    It has no controlling terminal, /dev/null as its input, and none of our keys. The process itself is waited
-    for, then for `DRAIN_SECONDS` what others may still write; what is left running then is ended too. Output
-    comes in UTF-8, with U+FFFD where it is not, a character cut over two reads put together again; it is not
-    kept here. `tier` is the containment that is wanted; where it can't be had, the next one is in force.
+    It has no controlling terminal, none of our keys, and as its input the descriptor `given`, or /dev/null. The
+    process itself is waited for, then for `DRAIN_SECONDS` what others may still write; what is left running then
+    is ended too. Output comes in UTF-8, with U+FFFD where it is not, a character cut over two reads put together
+    again; it is not kept here. `tier` is the containment that is wanted; where it can't be had, the next one is in
+    force.
 
     Under cancellation, and at its timeout, everything gets SIGTERM and SIGCONT, after `grace_seconds` or at
     urgency *now* SIGKILL, and is confirmed to be gone; what it still says meanwhile is passed on. Then
@@ -103,9 +107,10 @@ async def run_process(
     Raises `NotStartedError` when it can't be started; what `on_output` raises, after everything is gone.
     """
     # A wire's ids may hold anything; what makes it unique is ours.
-    mark = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', ctx.call_id)[:64]}.{secrets.token_hex(8)}"
+    mark = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', ctx.work_id)[:64]}.{secrets.token_hex(8)}"
+    environment = child_environment(mark, env=env, hidden=hidden)
     try:
-        child = await _start(argv, cwd, child_environment(mark, env=env, hidden=hidden), mark, on_output, tier)
+        child = await _start(argv, cwd, environment, mark, on_output, tier, given)
     except NotStartedError as error:
         for name in error.left:
             ctx.survivor("process", name)
@@ -119,19 +124,31 @@ async def run_process(
 
 
 async def _start(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], mark: str, on_output: OnOutput, tier: Tier
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    mark: str,
+    on_output: OnOutput,
+    tier: Tier,
+    given: int | None,
 ) -> "_Child":
     """Start it. No checkpoint between its birth and the return, so that a cancel can't lose it."""
+    inside = tier == "namespace" and await missing_for_namespace_soon() is None
     started = trio.current_time()
-    with ExitStack() as undo:
+    with ExitStack() as undo, ExitStack() as soon:
         try:
+            if given is None:
+                given = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                soon.callback(os.close, given)
             pipes = [undo.enter_context(Pipe(stream, on_output)) for stream in ("stdout", "stderr")]
         except OSError as error:
             raise NotStartedError(str(error)) from error
-        task = Task(argv, cwd, env, mark, (pipes[0].write_end, pipes[1].write_end))
+        task = Task(argv, cwd, env, mark, (given, pipes[0].write_end, pipes[1].write_end), inside)
         held: Hold | None = None if tier == "group" else await start_kept(task)
+        # Where less holds it than the session's log says, each call sets that right.
+        if held is not None and held.weaker:
+            on_output(f"[Held without a PID namespace: {held.weaker}]\n", "note")
         if held is None and tier != "group" and (why := refused()):
-            # The session's log says otherwise, so each call sets it right.
             on_output(f"[Held by its process group and mark only: {why}]\n", "note")
         held = held or await start_grouped(task)
         undo.pop_all()
@@ -167,7 +184,7 @@ class _Child:
             nursery.cancel_scope.deadline = trio.current_time() + (DRAIN_SECONDS if self._exit_seen else 0)
         return limit.cancelled_caught
 
-    async def end(self, ctx: ToolContext, grace_seconds: float) -> None:
+    async def end(self, ctx: WorkContext, grace_seconds: float) -> None:
         """End all that is left, confirm it, name what is not, close. Bounded; at urgency *now* without grace."""
         try:
             if not self._held.is_over():
@@ -188,7 +205,7 @@ class _Child:
                 await self._held.terminate()
                 nursery.cancel_scope.cancel()
 
-    def _settle(self, ctx: ToolContext) -> None:
+    def _settle(self, ctx: WorkContext) -> None:
         """Pass on the last output, close, reap, say what is left. Whatever of it fails, the rest is done."""
         with ExitStack() as last_first:
             if self._held.killed:

@@ -22,6 +22,7 @@ from pathlib import Path
 import trio
 
 from .keeping import CHILDREN
+from .standalone import bare_environment, python
 
 __all__ = ["Supervisor", "missing", "refused", "supervisor"]
 
@@ -30,9 +31,6 @@ START_SECONDS = 20.0
 
 END_SECONDS = 5.0
 """How long leaving Python waits for the supervisor, which has nothing to do by then."""
-
-_PASSED_ON = ("TURNKERNEL_", "LD_LIBRARY_PATH")
-"""The variables that the supervisor gets, by how their names begin: marks, and what Python may need to start."""
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from keeping.supervisor import main; main()"
 
@@ -169,13 +167,13 @@ def _start() -> Supervisor:
         undo.callback(ours.close)
         with theirs:
             popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(Path(__file__).parent), str(theirs.fileno())],
+                python(_PROGRAM, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
+                env=bare_environment(),
                 start_new_session=True,  # no signal that a terminal sends to the kernel reaches it
             )
         undo.callback(popen.wait)

@@ -1,4 +1,4 @@
-"""The containment tier `tree`: a keeper holds the processes of a call. Talks to it; starts nothing itself.
+"""The containment tiers `tree` and `namespace`: a keeper holds the processes of a call. Starts nothing itself.
 
 The kernel's end of what `keeping` describes.
 """
@@ -7,7 +7,7 @@ import marshal
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -65,7 +65,7 @@ async def _order(task: Task) -> "Kept | None":
                 undo_ours.callback(ours.close)
                 ours.setblocking(False)
                 try:
-                    serial = await running.keep([theirs.fileno(), paper, *task.outputs])
+                    serial = await running.keep([theirs.fileno(), paper, *task.streams])
                 except (BrokenPipeError, ConnectionResetError):
                     continue  # it was killed; there will be another one
                 undo_ours.pop_all()
@@ -77,7 +77,7 @@ def _written(task: Task) -> bytes:
     """For the keeper. A program of its own that knows neither our directory nor our encoding."""
     cwd = os.path.join(os.getcwd(), task.cwd)  # noqa: PTH118, PTH109 - not normalized, and `..` may follow a link
     env = {_encoded(name): _encoded(value) for name, value in task.env.items()}
-    return marshal.dumps(([_encoded(word) for word in task.argv], _encoded(cwd), env))
+    return marshal.dumps(([_encoded(word) for word in task.argv], _encoded(cwd), env, task.inside))
 
 
 def _encoded(word: str) -> bytes:
@@ -96,10 +96,12 @@ class Kept:
         self.killed: Sequence[str] = ()
         self.left: Sequence[str] = ()
         self.why: str | None = None
+        self.weaker: str | None = None
         self._task = task
         self._channel = channel
         self._supervisor = running
         self._serial = serial
+        self._init: int | None = None  # a pidfd
         self._starting = False
         self._started = False
         self._failed: OSError | None = None
@@ -118,7 +120,7 @@ class Kept:
 
         It is taken for started, too, if nobody is left who could say so.
         """
-        with shield("critical section", START_SECONDS):
+        with shield("starting a process", START_SECONDS):
             await self._until(lambda: self._started or self._ended)
         if self._started or (self._starting and self._ended and self._failed is None):
             return
@@ -153,13 +155,19 @@ class Kept:
             if self._ended or self.left:
                 break
             remedy()
-            with shield("critical section", KILL_SECONDS / len(remedies)):
+            with shield("ending a process", KILL_SECONDS / len(remedies)):
                 await self._until(lambda: self._ended or bool(self.left))
         if not self._confirmed and not self.left:
             await self._sweep()
 
     async def _sweep(self) -> None:
-        """Nobody is left who knows, keeper and supervisor having been killed. So what bears the mark is ended."""
+        """Nobody is left who knows, keeper and supervisor having been killed. So what bears the mark is ended.
+
+        An init that has died with its keeper is waited for: that is the end of all in its namespace.
+        """
+        if self._init is not None:
+            with shield("ending a process", KILL_SECONDS):
+                await trio.lowlevel.wait_readable(self._init)
         self.why = self.why or "its keeper and the supervisor of processes were killed"
         killed, left = await kill_family(MarkedFamily(_NOBODY, 0, self._task.mark))
         self.killed = [*self.killed, *map(str, killed)]
@@ -169,6 +177,9 @@ class Kept:
     def close(self) -> int | None:
         """See `hold.Hold`."""
         self._channel.close()
+        if self._init is not None:
+            os.close(self._init)
+            self._init = None
         return self._exit_code
 
     def _order(self, order: bytes) -> None:
@@ -203,6 +214,11 @@ class Kept:
         elif what == "started":
             self._started = True
             self.name = self._task.named(said[0])
+        elif what == "inside":
+            with suppress(OSError):  # it is gone already
+                self._init = os.pidfd_open(said[0])
+        elif what == "weaker":
+            (self.weaker,) = said
         elif what == "exited":
             (self._exit_code,) = said
             self._exit_seen = True

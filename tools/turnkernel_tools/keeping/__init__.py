@@ -12,8 +12,8 @@ Between the two sides are SOCK_SEQPACKET pairs, and on them marshalled tuples, t
 
 The control pair is the death pipe too: the kernel holds its end and nobody else does. When it closes, in whatever
 way the kernel has ended, all that runs here is killed. The supervisor says `ready` on it once, or why not. Then
-orders come: `("keep", serial)` with four descriptors (the call's channel, a file with `(argv, cwd, env)`, standard
-output, standard error), and `("kill", serial)`: the keeper does not answer.
+orders come: `("keep", serial)` with five descriptors (the call's channel, a file with an `Order`, standard input,
+output and error), and `("kill", serial)`: the keeper does not answer.
 
 A call's channel carries `T` (end politely) and `K` (kill) to the keeper; its closing is a `K`. Reports come back:
 
@@ -21,6 +21,8 @@ A call's channel carries `T` (end politely) and `K` (kill) to the keeper; its cl
 |---|---|
 | `("starting",)` | said before, because what is started can kill its keeper before that has said anything else |
 | `("failed", errno, filename)` | could not be started |
+| `("weaker", why)` | a PID namespace was wanted and could not be made; it is started without one |
+| `("inside", pid)` | the init of the PID namespace, which will start it |
 | `("started", pid)` | |
 | `("exited", code)` | the call's own process; a signal counts below zero |
 | `("told", processes)` | who was alive when the call was first told to end; `(pid, command line)` each |

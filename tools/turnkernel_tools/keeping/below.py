@@ -20,6 +20,7 @@ __all__ = [
     "Named",
     "News",
     "Process",
+    "libc",
     "named",
     "prctl",
     "reap",
@@ -50,10 +51,17 @@ Named = tuple[int, bytes]
 _libc = ctypes.CDLL(None, use_errno=True)  # here, since to make one costs a keeper as much as all else before exec
 
 
-def prctl(option: int, value: object) -> None:
+def libc(name: str, *arguments: int | bytes | None) -> None:
+    """A system call that returns nothing, by the name it has in the C library. Raises OSError."""
+    longs = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    if getattr(_libc, name)(*longs) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def prctl(option: int, value: int | bytes) -> None:
     """prctl(2). Raises OSError."""
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option})")
+    libc("prctl", option, value, 0, 0, 0)
 
 
 def _read(path: str) -> bytes:

@@ -1,24 +1,17 @@
 """The parent of one call's process: starts it, ends what it has left. Starts, signals and reaps processes."""
 
-import marshal
 import os
 import signal
 import subprocess
-import time
-from contextlib import suppress
+from collections.abc import Sequence
+from functools import partial
 
-from .below import LONGEST_PAUSE, SHORTEST_PAUSE, Named, News, Process, named, reap, send, walk
+from . import namespace
+from .below import News, reap
+from .ending import Ending, say
+from .starting import Order, read_order, start
 
-__all__ = ["LEFT_SECONDS", "Keeper", "say"]
-
-LEFT_SECONDS = 0.8
-"""How long the system may take to end processes after SIGKILL before they are reported as left."""
-
-
-def say(channel: int, *report: str | int | list[Named] | None) -> None:
-    """Tell the kernel of a call. If it is gone or has given up the call, nobody is told."""
-    with suppress(OSError):
-        os.write(channel, marshal.dumps(report))
+__all__ = ["Keeper"]
 
 
 class Keeper:
@@ -28,51 +21,61 @@ class Keeper:
         self._channel = channel
         self._supervisor = supervisor
         self._news = News(channel)
+        self._ending = Ending(partial(say, channel))
         self._main: subprocess.Popen[bytes] | None = None  # kept, because one that is dropped reaps
-        self._sent = 0  # the strongest signal so far
-        self._bound = 0.0
-        self._pause = SHORTEST_PAUSE
-        self._told: set[Process] = set()
-        self._killed: list[Named] = []
         self._why: str | None = None
 
     def __repr__(self) -> str:
-        return f"<Keeper of {self._main}>"
+        return f"<Keeper of {self._main}, {self._ending}>"
 
-    def run(self, paper: int, out: int, err: int) -> None:
+    def run(self, paper: int, streams: Sequence[int]) -> None:
         """Start what the paper says, and keep it until nothing is left."""
         self._look(0)  # the call may be over already, and the supervisor dead
-        if self._sent == 0 and self._start(paper, out, err):
-            while self._has_children():
-                self._signal()
-                self._look(self._seconds())
-        say(self._channel, "gone", self._killed, self._why)
+        if self._ending.sent == 0:
+            say(self._channel, "starting")
+            try:
+                self._start(read_order(paper), streams)
+            except OSError as error:
+                say(self._channel, "failed", error.errno, error.filename)
+            else:
+                for fd in (paper, *streams):  # the output ends when the call's own processes have closed it
+                    os.close(fd)
+                self._keep()
+        say(self._channel, "gone", self._ending.killed, self._why)
 
-    def _start(self, paper: int, out: int, err: int) -> bool:
-        say(self._channel, "starting")
-        argv, cwd, env = marshal.loads(os.pread(paper, os.fstat(paper).st_size, 0))
-        try:
-            self._main = subprocess.Popen(
-                argv,
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,  # no controlling terminal: reading /dev/tty would stop it with SIGTTIN
-            )
-        except OSError as error:
-            say(self._channel, "failed", error.errno, error.filename)
-            return False
-        for fd in (paper, out, err):  # the output ends when the call's own processes have closed it
-            os.close(fd)
+    def _start(self, order: Order, streams: Sequence[int]) -> None:
+        """Raises OSError."""
+        if order.inside:
+            try:
+                unshared = namespace.unshare()
+            except OSError as error:
+                say(self._channel, "weaker", str(error))
+            else:
+                self._fork_init(unshared, order, streams)
+                return
+        self._main = start(order, streams)
         say(self._channel, "started", self._main.pid)
-        return True
+
+    def _fork_init(self, unshared: namespace.Unshared, order: Order, streams: Sequence[int]) -> None:
+        def init() -> None:
+            self._news.close()
+            namespace.serve(self._channel, order, streams)
+
+        pid = unshared.fork(init)
+        self._ending.root = pid
+        say(self._channel, "inside", pid)
+
+    def _keep(self) -> None:
+        while self._has_children():
+            self._ending.signal()
+            self._look(self._ending.seconds())
 
     def _has_children(self) -> bool:
         codes, more = reap()
         if self._main is not None and self._main.pid in codes:
             say(self._channel, "exited", codes[self._main.pid])
+        if codes.get(self._ending.root) and self._ending.sent == 0:
+            self._why = "the init of its PID namespace has failed"
         return more
 
     def _look(self, seconds: float | None) -> None:
@@ -84,43 +87,7 @@ class Keeper:
                 order = b""
             if not order:
                 self._news.signals_only()
-            self._end(signal.SIGTERM if order == b"T" else signal.SIGKILL)
+            self._ending.end(signal.SIGTERM if order == b"T" else signal.SIGKILL)
         if os.getppid() != self._supervisor:
             self._why = "the supervisor of processes was killed"
-            self._end(signal.SIGKILL)  # at once: who would end all this if we were killed too?
-
-    def _end(self, number: int) -> None:
-        """From now on send this signal to all there are; never a weaker one afterwards."""
-        if self._sent in (number, signal.SIGKILL):
-            return
-        alive = named(walk(os.getpid()))
-        if self._sent == 0:
-            say(self._channel, "told", alive)
-        if number == signal.SIGKILL:
-            self._killed = alive
-            self._bound = time.monotonic() + LEFT_SECONDS
-        self._sent, self._pause = number, SHORTEST_PAUSE
-
-    def _signal(self) -> None:
-        if self._sent == signal.SIGKILL:
-            for process in walk(os.getpid()):
-                send(signal.SIGKILL, process)
-        elif self._sent == signal.SIGTERM:
-            alive = set(walk(os.getpid()))
-            if alive & self._told:  # what is born meanwhile may be their way to clean up
-                return
-            self._told = alive
-            for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process would keep the SIGTERM pending
-                for process in alive:
-                    send(number, process)
-
-    def _seconds(self) -> float | None:
-        """How long to wait for news at most."""
-        if self._sent == 0:
-            return None
-        if self._sent == signal.SIGTERM:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        elif self._pause == SHORTEST_PAUSE and time.monotonic() > self._bound:
-            say(self._channel, "left", named(walk(os.getpid())))
-            self._pause = LONGEST_PAUSE  # said once; from now on at leisure
-        return self._pause
+            self._ending.end(signal.SIGKILL)  # at once: who would end all this if we were killed too?

@@ -24,12 +24,16 @@ from .below import (
     send,
     walk,
 )
-from .keeper import LEFT_SECONDS, Keeper, say
+from .ending import LEFT_SECONDS, say
+from .keeper import Keeper
 
 __all__ = ["Supervisor", "main"]
 
 END_SECONDS = 10.0
 """How long it kills when its kernel is gone, before it leaves what can't be killed."""
+
+_DESCRIPTORS = 5
+"""That come with an order to keep; see `keeping`."""
 
 # Signals that tell of a fault of our own. Python ignores SIGPIPE and SIGXFSZ and puts that right in its children.
 _NOT_CAUGHT = ("KILL", "STOP", "SEGV", "BUS", "FPE", "ILL", "TRAP", "SYS", "ABRT", "PIPE", "XFSZ")
@@ -75,7 +79,7 @@ class Supervisor:
 
     def _obey(self) -> bool:
         """Carry out one order; False when no more will come."""
-        data, fds, _, _ = socket.recv_fds(self._control, 4096, 4, socket.MSG_CMSG_CLOEXEC)
+        data, fds, _, _ = socket.recv_fds(self._control, 4096, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
         verb, serial = marshal.loads(data)
@@ -83,7 +87,7 @@ class Supervisor:
             for pid, held in self._keepers.items():
                 if held.serial == serial:
                     os.kill(pid, signal.SIGKILL)
-        elif len(fds) == 4:
+        elif len(fds) == _DESCRIPTORS:
             self._keep(serial, fds[0], fds[1:])
         else:  # more than we may have open: the system has cut them off. The channel ends, nothing was started
             _close(fds)
@@ -107,7 +111,7 @@ class Supervisor:
                 # Sound, since the parent has one thread; the keeper asks who that is, too. SIGCONT wakes a keeper
                 # also when a process of its call has stopped it.
                 prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
-                Keeper(channel, me).run(*task)
+                Keeper(channel, me).run(task[0], task[1:])
                 code = 0
             finally:
                 os._exit(code)
