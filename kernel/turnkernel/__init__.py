@@ -17,7 +17,7 @@ from .gate import Block, Gate, Rewrite
 from .kernel import Receipt, Settings
 from .provider import Finish, Provider, Request, RetryPolicy, ToolSpec
 from .session import Session, open_session
-from .tool import Answered, Tool, ToolContext, ToolOutput
+from .tool import Answered, Resource, TaskBody, TaskContext, Tasks, Tool, ToolContext, ToolOutput, WorkContext
 from .wording import WORDINGS, Wording
 
 __all__ = [
@@ -35,12 +35,16 @@ __all__ = [
     "ProviderError",
     "Receipt",
     "Request",
+    "Resource",
     "RetryPolicy",
     "Rewrite",
     "Session",
     "SessionClosedError",
     "SessionLiveError",
     "Settings",
+    "TaskBody",
+    "TaskContext",
+    "Tasks",
     "Tool",
     "ToolContext",
     "ToolOutput",
@@ -48,5 +52,6 @@ __all__ = [
     "TurnkernelError",
     "Urgency",
     "Wording",
+    "WorkContext",
     "open_session",
 ]

@@ -30,6 +30,15 @@ def cancel_each_call(box: Box) -> None:
         box.session.cancel_call(call)
 
 
+def stop_all(box: Box) -> None:
+    box.receipts.append((len(box.records), box.session.stop_all()))
+
+
+def stop_each_task_twice(box: Box) -> None:
+    for task in (*box.session.status().tasks, *box.session.status().tasks):
+        box.session.stop_task(task)
+
+
 def stale_cancel(box: Box) -> None:
     assert box.session.cancel(turn="t0").answer == "stale"
 
@@ -60,6 +69,14 @@ def swept(program: Program, action, seed: int = 0) -> None:
 @pytest.mark.parametrize("program", PROGRAMS, ids=TITLES)
 def test_no_law_breaks_wherever_it_strikes(program, action):
     swept(program, action)
+
+
+@pytest.mark.law("L3", "R1", "R5")
+@pytest.mark.parametrize("action", [stop_all, stop_each_task_twice], ids=lambda action: action.__name__)
+@pytest.mark.parametrize("seed", [0, 3])
+def test_no_law_breaks_wherever_a_task_is_stopped(action, seed):
+    (program,) = [program for program in PROGRAMS if program.title == "tasks"]
+    swept(program, action, seed)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=TITLES)

@@ -73,6 +73,10 @@ def _calls(*names: str, text: str | None = "Let me see.", **reply: object) -> Re
     return Reply(text=text, calls=calls, **reply)  # type: ignore[arg-type]
 
 
+def _task(name: str, seconds: float, **options: object) -> ScriptedTool:
+    return ScriptedTool(name, [{"spawn": "session"}, {"sleep": seconds}, {"result": "built"}], **options)  # type: ignore[arg-type]
+
+
 _DONE = Reply(text="All done.")
 
 PROGRAMS: Sequence[Program] = (
@@ -145,6 +149,12 @@ PROGRAMS: Sequence[Program] = (
         lambda: [_slow(timeout=1.0)],
         prompts=("go", "again"),
         settings=Settings(max_steps=2, turn_seconds=2.5, retry=RetryPolicy(0)),
+    ),
+    Program(
+        "tasks",
+        [_calls("short", "long", "slow"), _DONE],
+        lambda: [_slow(), _task("short", 1.0), _task("long", 5.0, on_cancel=[{"sleep": 0.5}])],
+        prompts=("go", "again"),
     ),
     Program(
         "odd endings",

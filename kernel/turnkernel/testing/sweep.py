@@ -20,6 +20,7 @@ from ..cancel import is_listed
 from ..causes import Answer
 from ..events import AskOpened, Event, Record, ToolResult, ToolStart, TurnCancel, TurnEnd
 from ..gate import Gate
+from ..inbox import has_work
 from ..journal import Journal
 from ..kernel import Receipt, Settings
 from ..session import Session, open_session
@@ -236,7 +237,8 @@ async def _main(program: Program, box: Box) -> None:
 async def _rested(box: Box) -> None:
     assert box.session is not None
     await box.session.rest()
-    if box.session.status().queued:
+    grammar = box.session._kernel.grammar  # pyright: ignore
+    if has_work(grammar, notices=grammar.last_outcome not in ("aborted", "interrupted")):
         box.say("L5", "the session rests, and input is queued")
 
 
