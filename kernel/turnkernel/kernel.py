@@ -12,6 +12,7 @@ import trio
 
 from .cancel import Authority, Pressure, Settled
 from .causes import Answer, Cause, Urgency
+from .checks import check_settings
 from .errors import LogFailedError
 from .events import AskClosed, AskOpened, Event, InboxCanceled, InboxQueued, TaskStarted, TurnCancel
 from .grammar import Grammar
@@ -53,6 +54,10 @@ class Settings:
     """Bound of the flush after a turn's end, and of everything once the session's block is being left."""
     host_cause: Cause = Cause.HOST
     """Cause of a cancel that came through a scope around the session; in a child session it is `parent`."""
+
+    def __attrs_post_init__(self) -> None:
+        """Raises TypeError or ValueError, naming the field."""
+        check_settings(self)
 
 
 @attrs.define(eq=False)

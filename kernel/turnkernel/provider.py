@@ -3,11 +3,13 @@
 A provider turns a `Request` into a wire's request and the wire's stream into `Delta`s and one `Finish`.
 """
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import attrs
+from attrs.validators import ge, instance_of, lt
 
 from .events import Delta, Stop
 from .messages import Message
@@ -79,15 +81,20 @@ class Provider(Protocol):
         ...
 
 
+_SECONDS: Any = [instance_of((int, float)), ge(0), lt(math.inf)]
+
+
 @attrs.frozen
 class RetryPolicy:
-    """When a failed request is made again. Only while nothing of it was shown."""
+    """When a failed request is made again. Only while nothing of it was shown. TypeError or ValueError for what
+    is no number of times or seconds.
+    """
 
-    retries: int = 2
+    retries: int = attrs.field(default=2, validator=[instance_of(int), ge(0)])
     """How often at most, per step."""
-    backoff_seconds: float = 0.5
+    backoff_seconds: float = attrs.field(default=0.5, validator=_SECONDS)
     """The first wait; each later one is twice as long, up to 30 s."""
-    longest_wait_seconds: float = 600.0
+    longest_wait_seconds: float = attrs.field(default=600.0, validator=_SECONDS)
     """A server that asks for more is not waited for."""
 
     def wait(self, failed: int, retry_after: float | None) -> float | None:

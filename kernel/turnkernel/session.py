@@ -33,6 +33,7 @@ from .journal import Journal, RecordCursor
 from .kernel import Kernel, Receipt, Settings
 from .messages import Message
 from .observe import Status, StatusFold
+from .opening import check_opening
 from .provider import Provider
 from .recovery import close_children, load, open_store, recover
 from .replay import Context
@@ -348,10 +349,13 @@ async def open_session(
     With `salvage` a damaged log goes on from before the damage: the rest stays where it is, is copied to a file
     beside the log, and is passed over, which `session/open` says.
 
-    Raises `SessionLiveError` where another kernel has the log open, `LogDamagedError` where it can't be read,
-    OSError where the file system refuses; from the block `LogFailedError` and `InternalError`. What the block
-    itself raises leaves as it is.
+    Raises TypeError or ValueError, naming the argument, before there is a log; `SessionLiveError` where another
+    kernel has the log open, `LogDamagedError` where it can't be read, OSError where the file system refuses; from
+    the block `LogFailedError` and `InternalError`. What the block itself raises leaves as it is.
     """
+    tools = check_opening(
+        path, provider=provider, tools=tools, settings=settings, gate=gate, durability=durability
+    )
     settings = settings or Settings()
     context, status, folds = Context(), StatusFold(), Folds(gate or Gate())
     store, durability = await open_store(path, durability, child=within is not None)

@@ -1,31 +1,21 @@
-"""Types of the command line's options. click only; touches nothing."""
+"""What the command line's options take. click only; touches nothing."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import click
 
 from .scenario import RUN_LIMIT
 from .values import Problem, bounded, number
 
-__all__ = ["SecondsOfRun", "wires"]
+__all__ = ["seconds_of_run", "wires"]
 
 
-class SecondsOfRun(click.ParamType):
-    """How long a run may take, in the bounds that a scenario file has for it."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number. Fails, as click's own types do, for what is none, not finite or out of bounds."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        try:
-            return bounded(number, RUN_LIMIT)(seconds)
-        except Problem as problem:
-            self.fail(problem.reason, param, ctx)
+def seconds_of_run(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """How long a run may take, in the bounds that a scenario file has for it. A callback of an option."""
+    try:
+        return None if value is None else bounded(number, RUN_LIMIT)(value, None)
+    except Problem as problem:
+        raise click.BadParameter(problem.reason, ctx, param) from None
 
 
 def wires(there: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from turnkernel_providers.context import WIRES
 from .builtin import find
 from .exits import Unreadable, json_line, reason_of
 from .load import ScenarioError, with_options
-from .options import SecondsOfRun, wires
+from .options import seconds_of_run, wires
 from .plain import one_line
 from .played import Played
 from .report import Result, judge
@@ -64,7 +64,7 @@ class _StoppedError(Exception):
 @click.option("--design", metavar="NAME", help="Play it with another kernel.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Let the tools work there, and leave it; of several scenarios each in a folder.")  # fmt: skip
-@click.option("--limit", type=SecondsOfRun(), metavar="S",
+@click.option("--limit", type=float, callback=seconds_of_run, metavar="S",
               help="Seconds of real time that a run may take, instead of the scenario's own.")  # fmt: skip
 def run(
     scenarios: tuple[str, ...],

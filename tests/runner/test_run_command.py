@@ -96,7 +96,7 @@ def test_1_when_one_of_several_fails(files):
         (["stale-cancel", "--limit", "inf"], "'--limit': must be a finite number, not inf"),
         (["stale-cancel", "--limit", "nan"], "'--limit': must be a finite number, not nan"),
         (["stale-cancel", "--limit", "1e300"], "'--limit': must be at most 604800, not 1e+300"),
-        (["stale-cancel", "--limit", "soon"], "'--limit': 'soon' is not a number of seconds"),
+        (["stale-cancel", "--limit", "soon"], "'--limit': 'soon' is not a valid float"),
         (["good.toml", "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
         (["esc-in-a-long-tool", "--seed", "3"], "--seed is for virtual runs, and this is played for real"),
         (["stale-cancel", "--log", "no/such/folder/x.log"], "there is no folder for it"),

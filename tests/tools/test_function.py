@@ -502,3 +502,35 @@ def test_an_input_that_is_no_mapping_is_a_bad_input_too():
     with pytest.raises(BadInputError, match="expected an object"):
         Inputs(mine).check(["x"])  # type: ignore[arg-type]
     assert Inputs(mine).check({"x": {"a": 1}}) == {"x": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"effect": "readonly"}, ValueError, "tool 'f': effect must be one of .* not 'readonly' .did you mean"),
+        ({"concurrency": "parallel"}, ValueError, "tool 'f': concurrency must be one of shared, exclusive"),
+        ({"timeout": "5"}, TypeError, "tool 'f': timeout must be a number or None, not '5'"),
+        ({"timeout": -1}, ValueError, "tool 'f': timeout must be more than 0, not -1"),
+        (
+            {"name": "read file"},
+            ValueError,
+            "@tool: name must be 1 to 64 letters, digits, _ and -, not 'read file'",
+        ),
+        ({"name": ""}, ValueError, "@tool: name must be 1 to 64 letters"),
+        ({"name": "x" * 65}, ValueError, "@tool: name must be 1 to 64 letters"),
+        ({"description": 3}, TypeError, "tool 'f': description must be a str, not 3"),
+    ],
+)
+def test_a_tool_that_can_not_be_is_told_where_it_is_made(options, error, words):
+    def f(x: int) -> int:
+        return x
+
+    with pytest.raises(error, match=words):
+        tool(**options)(f)
+
+
+def test_only_functions_with_a_name_are_made_tools():
+    with pytest.raises(TypeError, match="@tool is for functions, not for 'name'"):
+        tool("name")
+    with pytest.raises(ValueError, match="not '<lambda>'"):
+        tool(lambda: None)

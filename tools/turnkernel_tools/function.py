@@ -8,6 +8,7 @@ import attrs
 import cattrs
 import orjson
 
+from turnkernel.checks import check_tool
 from turnkernel.tool import Concurrency, Effect, ToolContext, ToolOutput
 
 from .inputs import BadInputError, Inputs
@@ -104,12 +105,15 @@ def tool(
     `effect` says what running it twice would do; `effect` when in doubt. `concurrency` is `shared` for what is
     read-only and `exclusive` for the rest, unless given. `timeout` is in seconds.
 
-    Raises TypeError for an annotation that has no JSON Schema, naming the parameter.
+    Raises TypeError for an annotation that has no JSON Schema, naming the parameter; TypeError or ValueError for a
+    name, an effect, a concurrency or a timeout that no tool can have.
     """
 
     def make(function: Callable[..., Any]) -> FunctionTool:
-        own_name = name or function.__name__
-        return FunctionTool(
+        if not callable(function):
+            raise TypeError(f"@tool is for functions, not for {function!r}")
+        own_name = name if name is not None else getattr(function, "__name__", repr(function))
+        made = FunctionTool(
             function=function,
             name=own_name,
             description=description or inspect.getdoc(function) or own_name,
@@ -118,5 +122,7 @@ def tool(
             timeout=timeout,
             inputs=Inputs(function),
         )
+        check_tool(made, "@tool")
+        return made
 
     return make if function is None else make(function)
