@@ -16,6 +16,7 @@ from .events import Record, TaskEnded, TaskStarted
 from .faults import apart, errors_of, is_ours
 from .kernel import Kernel, LiveTask, Receipt
 from .repair import task_end, task_lost, task_words
+from .text import safe
 from .tool import FindsTasks, TaskBody, TaskLifetime, ToolOutput, checked
 from .wording import TaskFacts
 
@@ -213,7 +214,7 @@ def _facts(kernel: Kernel, live: LiveTask, output: ToolOutput | None) -> TaskFac
         status,
         cause=None if live.by_call else cause,
         seconds=None if live.began is None else trio.current_time() - live.began,
-        output=live.error if output is None else output.text,
+        output=safe(live.error if output is None else output.text),
         survivors=tuple(live.survivors),
     )
 

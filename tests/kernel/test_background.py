@@ -179,6 +179,7 @@ async def test_the_hosts_cancel_ends_tasks_and_closes_the_log(autojump_clock):
         ([{"raise": "ValueError: no such file"}], "error", "ValueError: no such file"),
         ([{"sleep": 100.0}], "stopped", "the user"),
         ([{"result": "fine"}], "ok", "fine"),
+        ([{"result": "a bell \x07 and half a pair \ud800"}], "ok", "a bell \\x07 and half a pair \ufffd"),
     ],
 )
 async def test_a_task_ends_as_its_body_did(rest, status, said, autojump_clock):
