@@ -5,15 +5,15 @@ are checked like every record, and not made into objects. Those of a message tha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
-from .codec import BadLineError, event_of, parse, parse_all
-from .errors import LogDamagedError
+from .bulk import Bulk, delta_head, look_over
+from .codec import BadLineError, event_of, fields_of, parse
+from .errors import GrammarError, LogDamagedError
 from .events import ModelDelta, ModelMessage, ModelRetry, PassedOver, Record, SessionOpen, StepEnd
 from .grammar import Grammar
-from .records import Rest, lines_outside, named_gaps, refusal, tail_at
-from .store import Source, line_batches
+from .records import Rest, line_at, named_gaps, outside, refusal, tail_at
+from .store import Source, stretches
 
 __all__ = ["MARK_EVERY", "Loader"]
 
@@ -37,8 +37,8 @@ class Loader:
         self._folds = folds
         self._light = not folds["model/delta"]
         """Whether nobody wants to see deltas."""
-        self._deltas: list[dict[str, Any]] = []
-        """Of the message that is streaming, as they were read."""
+        self._deltas: list[bytes | ModelDelta] = []
+        """Of the message that is streaming; what was not made is as it was read, from the key `"seq"` on."""
 
     def __repr__(self) -> str:
         return f"<Loader {self._store.where} seq={self._grammar.seq}>"
@@ -58,50 +58,55 @@ class Loader:
         self.gaps[rest.name.offset] = rest.name.offset + rest.name.length + 1
 
     def _load(self) -> PassedOver | None:
-        store = self._store
-        self.gaps = named_gaps(store)
-        if not self.gaps:
-            return self._load_batches()
-        for at, line, number in lines_outside(store, self.gaps):
-            tail = self._load_line(at, line, number)
-            if tail is not None:
-                return tail
+        self.gaps = named_gaps(self._store)
+        for begin, end in outside(self.gaps, self._store.size):
+            for offset, data in stretches(self._store, begin, end):
+                tail = self._take_stretch(offset, data)
+                if tail is not None:
+                    self.gaps[tail.offset] = tail.offset + tail.length + 1
+                    return tail
         return None
 
-    def _load_batches(self) -> PassedOver | None:
-        """As line by line, with what is the same for every line done for many at once."""
-        number = 0
-        for offset, batch in line_batches(self._store):
-            parsed = parse_all(batch)
-            place = 0
-            while place < len(batch):
-                taken = self._take_run(offset, parsed, place) if parsed is not None else 0
-                if not taken:
-                    fields = parsed[place] if parsed is not None else None
-                    tail = self._load_line(offset, batch[place], number + 1, fields)
-                    if tail is not None:
-                        return tail
-                    taken = 1
-                offset += sum(map(len, batch[place : place + taken])) + taken
-                place += taken
-                number += taken
+    def _take_stretch(self, offset: int, data: bytes) -> PassedOver | None:
+        """Take in whole lines, or the last one that lacks its newline; the torn tail, if it begins there."""
+        bulk = look_over(data) if self._light else None
+        if bulk is None or bulk.first != self._grammar.seq + 1:
+            return self._take_lines(offset, data)
+        self._mark(offset)
+        place = 0
+        for other in [*bulk.others, len(bulk.bodies)]:
+            # Who can't be taken in so is taken in alone, which says why.
+            if place < other and not self._take_deltas(bulk, place, other):
+                break
+            place = other
+            if other < len(bulk.bodies) and not self._take_body(bulk.bodies[other]):
+                break
+            place = other + 1
+        else:
+            return None
+        passed = bulk.offset(place)
+        return self._take_lines(offset + passed, data[passed:])
+
+    def _take_lines(self, offset: int, data: bytes) -> PassedOver | None:
+        """The same, line by line."""
+        for line in data.removesuffix(b"\n").split(b"\n"):
+            self._mark(offset)
+            try:
+                reason = self._take(parse(line))
+            except BadLineError as error:
+                return tail_at(self._store, offset, line_at(self._store, offset), str(error))
+            if reason is not None:
+                raise LogDamagedError(self._store.where, offset, line_at(self._store, offset), reason)
+            offset += len(line) + 1
         return None
 
-    def _load_line(
-        self, at: int, line: bytes, number: int, fields: dict[str, Any] | None = None
-    ) -> PassedOver | None:
-        """Take in a line; the torn tail, if it is where that begins."""
+    def _take_body(self, body: bytes) -> bool:
         try:
-            reason = self._take(at, fields or parse(line))
-        except BadLineError as error:
-            tail = tail_at(self._store, at, number, str(error))
-            self.gaps[tail.offset] = tail.offset + tail.length + 1
-            return tail
-        if reason is not None:
-            raise LogDamagedError(self._store.where, at, number, reason)
-        return None
+            return self._take(fields_of(b"{" + body)) is None
+        except BadLineError:
+            return False
 
-    def _take(self, offset: int, fields: dict[str, Any]) -> str | None:
+    def _take(self, fields: dict[str, Any]) -> str | None:
         """Take in a record; why it may not stand where it does, or None. Raises `BadLineError`."""
         grammar = self._grammar
         record = Record(fields["seq"], fields["epoch"], fields["t"], event_of(fields))
@@ -109,49 +114,40 @@ class Loader:
         if reason is not None:
             return reason
         event = record.event
+        if self._light and isinstance(event, ModelDelta):
+            grammar.seq = record.seq
+            self._deltas.append(event)
+            return None
         if self._deltas:
             self._before(event)
         grammar.apply(record)
         for apply in self._folds[event.type]:
             apply(record)
-        self._mark(record.seq, offset)
         return None
 
-    def _mark(self, seq: int, offset: int) -> None:
+    def _mark(self, offset: int) -> None:
+        """A line begins here."""
+        seq = self._grammar.seq + 1
         if not self.marks or self.marks[-1][0] + MARK_EVERY <= seq:
             self.marks.append((seq, offset))
 
-    def _take_run(self, offset: int, parsed: Sequence[dict[str, Any]], place: int) -> int:
-        """Take in the deltas of the open step that begin at a place, without making them; how many.
-
-        0 where there are none, or where anything about them is odd: they are then taken one by one, which says
-        what. Every check that is made of one is made here of all.
-        """
+    def _take_deltas(self, bulk: Bulk, begin: int, end: int) -> bool:
+        """Take in deltas without making them; False if one is not of the open step, or none may stand here."""
         grammar = self._grammar
-        turn, step = grammar.turn, grammar.step
-        if parsed[place]["type"] != "model/delta" or not self._light:
-            return 0
-        if turn is None or step is None or step.message is not None or turn.state == "cut":
-            return 0
-        end = place + 1
-        while end < len(parsed) and parsed[end]["type"] == "model/delta":
-            end += 1
-        run = parsed[place:end]
-        first, last = grammar.seq + 1, grammar.seq + len(run)
+        if grammar.turn is None or grammar.step is None:
+            return False
+        turn, step = grammar.turn.id, grammar.step.id
         try:
-            right = (
-                list(map(_seq_of, run)) == list(range(first, last + 1))
-                and set(map(_place_of, run)) == {(grammar.epoch, turn.id, step.id)}
-                and all(map(_fits, run))
-            )
-        except (KeyError, TypeError):
-            return 0
-        if not right:
-            return 0
-        self._mark(first, offset)
-        self._deltas += run
-        grammar.seq = last
-        return len(run)
+            # What may be said of one may be said of any number.
+            grammar.check(ModelDelta(turn, step, 0, "text"))
+        except GrammarError:
+            return False
+        expected = b"%d" % grammar.epoch, delta_head(turn, step)
+        if set(zip(bulk.epochs[begin:end], bulk.heads[begin:end], strict=True)) != {expected}:
+            return False
+        self._deltas += bulk.bodies[begin:end]
+        grammar.seq += end - begin
+        return True
 
     def _before(self, event: object) -> None:
         """Deltas are waiting, and something else comes: forget them if it closes their message, make them if it
@@ -165,36 +161,9 @@ class Loader:
         if self._deltas:
             step = self._grammar.step
             assert step is not None
-            step.deltas += [_delta(fields) for fields in self._deltas]
+            step.deltas += [_made(delta) for delta in self._deltas]
             self._deltas.clear()
 
 
-_PARTS = frozenset(ModelDelta.__annotations__["part"].__args__)
-_TEXTS = (str, type(None))
-
-
-_seq_of = itemgetter("seq")
-_place_of = itemgetter("epoch", "turn", "step")
-
-
-def _fits(fields: dict[str, Any]) -> bool:
-    """Whether the fields of a delta hold what they should. KeyError and TypeError mean that they do not."""
-    return (
-        fields["block"].__class__ is int
-        and fields["part"] in _PARTS
-        and fields.get("text", "").__class__ is str
-        and ("call" not in fields or fields["call"].__class__ in _TEXTS)
-        and ("name" not in fields or fields["name"].__class__ in _TEXTS)
-    )
-
-
-def _delta(fields: dict[str, Any]) -> ModelDelta:
-    return ModelDelta(
-        fields["turn"],
-        fields["step"],
-        fields["block"],
-        fields["part"],
-        fields.get("text", ""),
-        fields.get("call"),
-        fields.get("name"),
-    )
+def _made(delta: bytes | ModelDelta) -> ModelDelta:
+    return cast("ModelDelta", event_of(fields_of(b"{" + delta))) if isinstance(delta, bytes) else delta

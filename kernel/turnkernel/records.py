@@ -19,10 +19,20 @@ from .events import PassedOver, Record, SessionOpen
 from .grammar import Grammar
 from .store import Source, lines
 
-__all__ = ["Rest", "lines_outside", "named_gaps", "read_records", "refusal", "rest_of", "tail_at"]
+__all__ = [
+    "Rest",
+    "line_at",
+    "lines_outside",
+    "named_gaps",
+    "outside",
+    "read_records",
+    "refusal",
+    "rest_of",
+    "tail_at",
+]
 
 _KEY = b'"passed_over"'
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 
 
 @attrs.frozen
@@ -73,9 +83,14 @@ def named_gaps(store: Source) -> dict[int, int]:
         except BadLineError:
             continue
         for name in event.passed_over if isinstance(event, SessionOpen) else ():
-            if name.offset + name.length + 1 == at and _crc(store, name.offset, name.length) == name.crc:
+            if name.offset + name.length + 1 == at and _is_gap(store, name):
                 gaps[name.offset] = at
     return gaps
+
+
+def _is_gap(store: Source, name: PassedOver) -> bool:
+    begins_line = name.offset == 0 or store.read(name.offset - 1, 1) == b"\n"
+    return begins_line and _crc(store, name.offset, name.length) == name.crc
 
 
 def _chunks_with(store: Source, key: bytes) -> Iterator[int]:
@@ -107,6 +122,26 @@ def lines_outside(
         after_gap = max(after_gap, gaps.get(at, 0))
         if at >= after_gap:
             yield at, line, count
+
+
+def outside(gaps: dict[int, int], size: int) -> Iterator[tuple[int, int]]:
+    """What of a store's bytes is in no gap: from where to where."""
+    begin = 0
+    for gap in sorted(gaps):
+        if begin < gap:
+            yield begin, gap
+        begin = max(begin, gaps[gap])
+    if begin < size:
+        yield begin, size
+
+
+def line_at(store: Source, offset: int) -> int:
+    """The number of the line that begins at an offset, from 1."""
+    number, place = 1, 0
+    while chunk := store.read(place, min(_CHUNK, offset - place)):
+        number += chunk.count(b"\n")
+        place += len(chunk)
+    return number
 
 
 def tail_at(store: Source, offset: int, number: int, reason: str) -> PassedOver:

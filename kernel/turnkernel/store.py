@@ -20,17 +20,17 @@ __all__ = [
     "ReadOnlyStore",
     "Source",
     "Store",
-    "line_batches",
     "lines",
+    "stretches",
 ]
 
 RESERVE_BYTES = 64 * 1024
 """Kept free behind the end of a log, where the file system can, for what closes it when the disk is full."""
 _AHEAD = 256 * 1024
 """Allocated in one go, so that few appends wait for it."""
-_CHUNK = 1 << 20
-_BATCH = 256
-"""Lines at a time: what is made of them should fit into the processor's cache."""
+_CHUNK = 1 << 18
+_STRETCH = 1 << 16
+"""Bytes at a time: what is made of them should fit into the processor's cache."""
 
 
 class Source(Protocol):
@@ -287,21 +287,27 @@ def lines(store: Source, offset: int = 0) -> Iterator[tuple[int, bytes, bool]]:
 
     Memory is bounded by the longest line, not by the log.
     """
-    for begin, batch in line_batches(store, offset):
-        offset = begin
-        for line in batch:
-            yield offset, line, offset + len(line) < store.size
+    for begin, data in stretches(store, offset, store.size):
+        offset, whole = begin, data.endswith(b"\n")
+        for line in data.removesuffix(b"\n").split(b"\n"):
+            yield offset, line, whole
             offset += len(line) + 1
 
 
-def line_batches(store: Source, offset: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """The same, many at a time: where the first begins, and the lines. The last may have had no newline."""
+def stretches(store: Source, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The lines from one place to another, whole, many at a time: where the first begins, and their bytes.
+
+    Few enough to stay in the processor's cache while something is made of them. If the last has no newline, it
+    comes alone.
+    """
     rest = b""
-    while chunk := store.read(offset + len(rest), _CHUNK):
-        *whole, rest = (rest + chunk).split(b"\n")
-        for place in range(0, len(whole), _BATCH):
-            batch = whole[place : place + _BATCH]
-            yield offset, batch
-            offset += sum(map(len, batch)) + len(batch)
+    while chunk := store.read(begin + len(rest), min(_CHUNK, end - begin - len(rest))):
+        data = rest + chunk
+        place = 0
+        while cut := (data.rfind(b"\n", place, place + _STRETCH) + 1 or data.find(b"\n", place + _STRETCH) + 1):
+            yield begin + place, data[place:cut]
+            place = cut
+        rest = data[place:]
+        begin += place
     if rest:
-        yield offset, [rest]
+        yield begin, rest
