@@ -4,7 +4,7 @@ The same function serves a message that came whole, one that a cancel or a broke
 put together again from the log after a crash.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -31,7 +31,7 @@ class _Building:
 
 
 def assemble(
-    deltas: Iterable[Delta | ModelDelta], *, cut: bool, taken: Container[str]
+    deltas: Iterable[Delta | ModelDelta], *, cut: bool, taken: Collection[str]
 ) -> tuple[AssistantBlock, ...]:
     """The blocks of a message, fit for any context (laws C3 and C4); empty if nothing of it can stand.
 
@@ -103,21 +103,11 @@ def _opaque(text: str) -> Opaque:
     return Opaque(data)
 
 
-def _tool_use(building: _Building, taken: Container[str], ids: set[str]) -> ToolUse:
+def _tool_use(building: _Building, taken: Collection[str], ids: set[str]) -> ToolUse:
     raw = scrub("".join(building.texts))
     value = parse_object(raw)
-    known = _Both(taken, ids)
-    use = ToolUse(call_id(scrub(building.call), known), scrub(building.name), value or {})
+    use = ToolUse(call_id(scrub(building.call), taken, ids), scrub(building.name), value or {})
     return use if value is not None else attrs.evolve(use, raw=raw)
-
-
-@attrs.frozen
-class _Both:
-    first: Container[str]
-    second: Container[str]
-
-    def __contains__(self, item: str) -> bool:
-        return item in self.first or item in self.second
 
 
 def _mark(said: list[AssistantBlock]) -> None:

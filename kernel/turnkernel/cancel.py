@@ -8,7 +8,7 @@ nothing left to cancel.
 
 import math
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -92,6 +92,8 @@ class Pressure:
         self.urgency: Urgency | None = None
         """None while it is not to end."""
         self.holders: set[Holder] = set()
+        self.followers: list[Callable[[Urgency], None]] = []
+        """Told of every urgency, in the same step: what runs inside the work. Must not raise."""
         self._urgent = trio.Event()
         self._sections: dict[trio.CancelScope, float] = {}
 
@@ -106,6 +108,8 @@ class Pressure:
             self._urgent.set()
             for section, seconds in self._sections.items():
                 _hurry(section, seconds)
+        for follow in self.followers:
+            follow(self.urgency)
 
     async def urgent(self) -> None:
         """Wait until it is to end *now*."""

@@ -150,9 +150,11 @@ class Work:
         if self.work_id in self._kernel.children:
             raise RuntimeError(f"{self.work_id} has a child session already")
         self._kernel.children[self.work_id] = child
+        self._pressure.followers.append(child.press)
         try:
             yield
         finally:
+            self._pressure.followers.remove(child.press)
             del self._kernel.children[self.work_id]
 
 

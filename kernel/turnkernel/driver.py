@@ -115,17 +115,8 @@ class Driver:
             if authority is not None:
                 kernel.cancel(kernel.host_cause, keep_inbox=True, urgency=kernel.host_urgency)
                 with shield("watching a stuck turn", kernel.settings.stuck_after_seconds + 1.0):
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(self._follow_parent, authority)
-                        await self._say_if_stuck(authority)
-                        nursery.cancel_scope.cancel(reason="the turn has settled")
+                    await self._say_if_stuck(authority)
             raise
-
-    async def _follow_parent(self, authority: Authority) -> None:
-        """A child's turn becomes urgent when its parent's work does."""
-        if self._kernel.within is not None:
-            await self._kernel.within.urgent()
-            authority.cancel(self._kernel.host_cause, Urgency.NOW)
 
     async def _say_if_stuck(self, authority: Authority) -> None:
         kernel = self._kernel

@@ -278,6 +278,17 @@ class Session:
             if self._driver.fault is not None:
                 raise self._driver.fault
 
+    def press(self, urgency: Urgency) -> None:
+        """The parent's work is to end: the turn is cancelled, cause `parent`, and all that runs is as urgent.
+
+        Synchronous, never raises. What ends the session is the scope around it.
+        """
+        kernel = self._kernel
+        for pressure in (self._pressure, *kernel.tasks.values()):
+            pressure.press(urgency)
+        if kernel.authority is not None:
+            kernel.cancel(kernel.host_cause, keep_inbox=True, urgency=urgency)
+
     def _urgency(self) -> Urgency:
         """How urgently what the session runs is to end, now that it is being left."""
         return self._kernel.host_urgency if _cancelled_from_outside() else Urgency.NOW

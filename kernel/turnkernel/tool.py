@@ -67,6 +67,10 @@ class Hosted(Protocol):
         """Queue words for it. Raises `SessionClosedError` when it takes none any more."""
         ...
 
+    def press(self, urgency: Urgency) -> None:
+        """The work that it runs in is to end, so urgently. Synchronous, never raises."""
+        ...
+
 
 class WorkContext(Protocol):
     """What any work of a session may do: a call, a task, a resource. Valid while the work lasts."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from turnkernel.assemble import INTERRUPTED, assemble
 from turnkernel.codec import decode, encode
 from turnkernel.events import Delta, ModelDelta, ModelMessage, Record
+from turnkernel.ids import call_id
 from turnkernel.messages import Message, Opaque, Text, Thinking, ToolResultBlock, ToolUse
 from turnkernel.testing.laws import check_messages
 from turnkernel.text import is_blank
@@ -259,3 +260,20 @@ def test_a_message_put_together_again_from_its_log_is_the_same(deltas, is_cut):
     assert assemble(read, cut=is_cut, taken=()) == blocks
     message = ModelMessage("t1", "t1.s1", "w", "m", blocks, "cut" if is_cut else "end_turn")
     assert decode(encode(Record(1, 1, 0.0, message))[:-1]).event == message
+
+
+def test_an_id_that_a_model_repeats_for_ever_is_made_unique_without_counting_through_all():
+    looked = []
+
+    class Counted(set):
+        def __contains__(self, item):
+            looked.append(item)
+            return super().__contains__(item)
+
+    taken = Counted()
+    for _ in range(2000):
+        looked.clear()
+        taken.add(call_id("call_0", taken))
+        assert len(looked) < 15
+    assert len(taken) == 2000
+    assert {"call_0", "call_0_2", "call_0_9"} < taken

@@ -387,3 +387,19 @@ async def test_the_cause_of_a_hosts_cancel_is_the_host_also_when_the_block_notic
                 scope.cancel()
                 await trio.lowlevel.checkpoint()
         assert "the program that runs this session" in of(session, TurnEnd)[0].reminder
+
+
+async def test_a_child_follows_its_parent_to_now_however_late_that_comes(autojump_clock):
+    """A thread in the child does not return; the user presses stop again a minute after the first time."""
+    delegate = Delegate([asks_for("slow", prefix="i")], [ScriptedTool("slow", [{"block": 1000.0}])])
+    async with a_session(None, [asks_for("delegate")], [delegate]) as session:
+        await session.send("go")
+        await until(session, "tool/start")
+        await trio.sleep(5)
+        receipt = session.cancel()
+        began = trio.current_time()
+        await trio.sleep(60)
+        session.cancel()
+        await receipt.settled()
+        assert trio.current_time() - began == pytest.approx(60)
+        assert [event.type for event in events(session)].count("turn/survivor") == 1
