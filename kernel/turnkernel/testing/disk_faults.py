@@ -45,6 +45,8 @@ def sweep_faults(
     whole = play_on_disk(program, durability=durability, parts=parts)
     for fault in _faults(whole.disk):
         played = play_on_disk(program, durability=durability, fault=fault, parts=parts)
+        if played.error is None:
+            swept.found.append((str(fault), Violation("L8", 0, "the disk failed, and nobody was told")))
         checker = CrashChecker(played, parts)
         seen: set[Crash] = set()
         for crash in crashes(played.disk, stride=1 << 30, since=_last_write(played.disk)):
@@ -53,8 +55,6 @@ def sweep_faults(
                 seen.add(key)
                 swept.distinct += 1
                 swept.found += [(f"{fault}, {crash.label}", one) for one in checker.check(crash)]
-        if played.error is None:
-            swept.found.append((str(fault), Violation("L8", 0, "the disk failed, and nobody was told")))
         if len(swept.found) >= most:
             break
     return swept
