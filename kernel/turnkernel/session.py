@@ -259,14 +259,16 @@ class Session:
                     kernel.add_tools(await held.enter_async_context(resource(work)))
                 async with trio.open_nursery() as kernel.tasks_nursery:
                     find_detached(kernel)
-                    async with trio.open_nursery() as nursery:
-                        self._driver.start(nursery)
-                        try:
-                            yield self
-                        finally:
-                            self._leave()
-                            nursery.cancel_scope.cancel(reason="the session's block was left")
-                    leave_tasks(kernel, self._urgency())
+                    try:
+                        async with trio.open_nursery() as nursery:
+                            self._driver.start(nursery)
+                            try:
+                                yield self
+                            finally:
+                                self._leave()
+                                nursery.cancel_scope.cancel(reason="the session's block was left")
+                    finally:
+                        leave_tasks(kernel, self._urgency())
         except BaseExceptionGroup as group:
             only = _only(group)
             if only is group:

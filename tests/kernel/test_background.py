@@ -159,6 +159,21 @@ async def test_leaving_the_session_ends_its_tasks_before_its_log(autojump_clock)
     assert "shutdown" in end.text
 
 
+async def test_a_block_that_fails_ends_its_tasks_at_once_and_in_order(autojump_clock):
+    provider = ScriptedProvider([asks_for("work"), Reply(text="It runs.")])
+    tool = spawning({"sleep": 100.0}, on_cancel=[{"sleep": 1.0}])
+    with pytest.raises(ZeroDivisionError):
+        async with open_session(None, provider=provider, tools=[tool]) as session:
+            await session.send("go")
+            await session.rest()
+            await trio.sleep(1)
+            began = trio.current_time()
+            raise ZeroDivisionError
+    assert trio.current_time() == began
+    assert types(session, "task/ended", "session/close") == ["task/ended", "session/close"]
+    assert "shutdown" in ends(session)[0].text
+
+
 async def test_the_hosts_cancel_ends_tasks_and_closes_the_log(autojump_clock):
     store = MemoryStore()
     provider = ScriptedProvider([asks_for("work"), Reply(text="It runs.")])
