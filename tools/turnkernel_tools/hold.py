@@ -1,6 +1,8 @@
-"""What starting a process needs, and what holds the processes of a call then, in whatever tier. Types only."""
+"""What starting a process needs, and what holds its processes then, in whatever tier. Touches nothing."""
 
-from collections.abc import Mapping, Sequence
+import marshal
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -8,10 +10,13 @@ import attrs
 
 from turnkernel.text import printable
 
-__all__ = ["KILL_SECONDS", "Hold", "NotStartedError", "Task"]
+__all__ = ["KILL_SECONDS", "Hold", "NotStartedError", "Task", "names"]
 
 KILL_SECONDS = 2.0
 """How long the system may take to end processes after SIGKILL before they are named as survivors."""
+
+
+_NAME_CHARACTERS = 120
 
 
 class NotStartedError(Exception):
@@ -41,6 +46,30 @@ class Task:
         """The process, for a person; None where its pid is not known."""
         words = printable(" ".join(self.argv))[:200]
         return words if pid is None else f"pid {pid} {words}"
+
+    def written(self) -> bytes:
+        """For a keeper, which is a program of its own that knows neither our directory nor our encoding.
+
+        Raises ValueError for what can't be passed on.
+        """
+        cwd = os.path.join(os.getcwd(), self.cwd)  # noqa: PTH118, PTH109 - not normalized: `..` may follow a link
+        env = {_encoded(name): _encoded(value) for name, value in self.env.items()}
+        return marshal.dumps(([_encoded(word) for word in self.argv], _encoded(cwd), env, self.inside))
+
+
+def _encoded(word: str) -> bytes:
+    encoded = os.fsencode(word)
+    if b"\0" in encoded:
+        raise ValueError("embedded null byte")
+    return encoded
+
+
+def names(processes: Iterable[tuple[int, bytes]]) -> Sequence[str]:
+    """Processes by pid and command line, for a person."""
+    texts = (
+        (pid, line.rstrip(b"\0\n").replace(b"\0", b" ").decode("utf-8", "replace")) for pid, line in processes
+    )
+    return [f"pid {pid} {printable(text)[:_NAME_CHARACTERS]}" for pid, text in texts]
 
 
 class Hold(Protocol):

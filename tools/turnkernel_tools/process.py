@@ -34,6 +34,7 @@ __all__ = [
     "OnOutput",
     "ProcessEnd",
     "child_environment",
+    "new_mark",
     "run_process",
     "signal_name",
 ]
@@ -72,6 +73,11 @@ class ProcessEnd:
     """Why it was ended, if neither it nor the caller wanted that: its keeper was killed, for one."""
 
 
+def new_mark(work_id: str) -> str:
+    """The word of `MARK` for one process. A wire's ids may hold anything; what makes it unique is ours."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', work_id)[:64]}.{secrets.token_hex(8)}"
+
+
 def child_environment(mark: str, *, env: Mapping[str, str] | None, hidden: Collection[str]) -> dict[str, str]:
     """The environment of a call's process: `env` (None: ours) without the hidden variables, with the mark."""
     base = os.environ if env is None else env
@@ -106,8 +112,7 @@ async def run_process(
 
     Raises `NotStartedError` when it can't be started; what `on_output` raises, after everything is gone.
     """
-    # A wire's ids may hold anything; what makes it unique is ours.
-    mark = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', ctx.work_id)[:64]}.{secrets.token_hex(8)}"
+    mark = new_mark(ctx.work_id)
     environment = child_environment(mark, env=env, hidden=hidden)
     try:
         child = await _start(argv, cwd, environment, mark, on_output, tier, given)

@@ -6,7 +6,7 @@ The kernel's end of what `keeping` describes.
 import marshal
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -14,11 +14,10 @@ from typing import Any
 import trio
 
 from turnkernel.cancel import shield
-from turnkernel.text import printable
 
 from .family import MarkedFamily
 from .group import kill_family
-from .hold import KILL_SECONDS, NotStartedError, Task
+from .hold import KILL_SECONDS, NotStartedError, Task, names
 from .supervision import Supervisor, supervisor
 
 __all__ = ["Kept", "start_kept"]
@@ -28,7 +27,6 @@ START_SECONDS = 10.0
 
 _TRIES = 3
 _REPORT_BYTES = 65536
-_NAME_CHARACTERS = 120
 _NOBODY = -1
 
 
@@ -55,7 +53,7 @@ async def _order(task: Task) -> "Kept | None":
     with ExitStack() as undo:
         paper = os.memfd_create("task")
         undo.callback(os.close, paper)
-        os.write(paper, _written(task))
+        os.write(paper, task.written())
         for _ in range(_TRIES):
             running = await supervisor()
             if running is None:
@@ -71,20 +69,6 @@ async def _order(task: Task) -> "Kept | None":
                 undo_ours.pop_all()
                 return Kept(task, ours, running, serial)
     raise NotStartedError("the supervisor of processes is killed again and again")
-
-
-def _written(task: Task) -> bytes:
-    """For the keeper. A program of its own that knows neither our directory nor our encoding."""
-    cwd = os.path.join(os.getcwd(), task.cwd)  # noqa: PTH118, PTH109 - not normalized, and `..` may follow a link
-    env = {_encoded(name): _encoded(value) for name, value in task.env.items()}
-    return marshal.dumps(([_encoded(word) for word in task.argv], _encoded(cwd), env, task.inside))
-
-
-def _encoded(word: str) -> bytes:
-    encoded = os.fsencode(word)
-    if b"\0" in encoded:
-        raise ValueError("embedded null byte")
-    return encoded
 
 
 class Kept:
@@ -223,24 +207,16 @@ class Kept:
             (self._exit_code,) = said
             self._exit_seen = True
         elif what == "told":
-            self.told = _names(said[0])
+            self.told = names(said[0])
         elif what == "left":
-            self.left = _names(said[0])
+            self.left = names(said[0])
         elif what == "failed":
             number, name = said
             self._failed = OSError(number, os.strerror(number), None if name is None else os.fsdecode(name))
             self._confirmed = True
         elif what == "gone":
-            self.killed, self.left, self.why = _names(said[0]), (), said[1]
+            self.killed, self.left, self.why = names(said[0]), (), said[1]
             self._confirmed = True
         elif what == "lost":
-            self.killed, self.left, self.why = _names(said[0]), _names(said[1]), said[2]
+            self.killed, self.left, self.why = names(said[0]), names(said[1]), said[2]
             self._confirmed = True
-
-
-def _names(processes: Iterable[tuple[int, bytes]]) -> Sequence[str]:
-    """As `family.Member` says them."""
-    texts = (
-        (pid, line.rstrip(b"\0\n").replace(b"\0", b" ").decode("utf-8", "replace")) for pid, line in processes
-    )
-    return [f"pid {pid} {printable(text)[:_NAME_CHARACTERS]}" for pid, text in texts]

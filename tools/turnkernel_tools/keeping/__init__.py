@@ -1,11 +1,14 @@
-"""The program that holds the processes of a kernel's calls: imports nothing, so that it can stand alone.
+"""The programs that hold the processes of a kernel's work: imports nothing, so that it can stand alone.
 
 The kernel starts it, once, as a process of its own: a **supervisor**, which forks a **keeper** for each call, the
 parent of the call's process; no interpreter is started for that. Both are subreapers, so whoever loses a parent
 below stays below (PR_SET_CHILD_SUBREAPER, prctl(2)): that, and not what can be seen in /proc, is what the promise
 rests on. "Nothing is left" is what the system says with ECHILD.
 
-It is run without site packages, as the top-level package `keeping`: only the standard library may be imported
+Work that outlives its kernel has a keeper that is a program of its own instead (`detached`), with all that is
+known of it in a folder (`folder`, `capped`).
+
+They are run without site packages, as the top-level package `keeping`: only the standard library may be imported
 here, and of that little, because a first call waits for it. Linux.
 
 Between the two sides are SOCK_SEQPACKET pairs, and on them marshalled tuples, the same interpreter at both ends.

@@ -20,6 +20,9 @@ __all__ = [
     "Named",
     "News",
     "Process",
+    "alive",
+    "born",
+    "catch_signals",
     "libc",
     "named",
     "prctl",
@@ -37,6 +40,9 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 
 NAMED = 50
 """How many processes a report names at most."""
+
+# Signals that tell of a fault of our own. Python ignores SIGPIPE and SIGXFSZ and puts that right in its children.
+_NOT_CAUGHT = ("KILL", "STOP", "SEGV", "BUS", "FPE", "ILL", "TRAP", "SYS", "ABRT", "PIPE", "XFSZ")
 
 _NAME_BYTES = 200
 _PIECE = 65536
@@ -117,6 +123,17 @@ def walk(root: int, but: Container[int] = ()) -> Iterator[Process]:
                     yield pid, stat[2]
 
 
+def born(pid: int) -> Process | None:
+    """A process by its pid, with its start; None where there is none, or only a zombie."""
+    stat = _stat(pid)
+    return (pid, stat[2]) if stat is not None and stat[0] else None
+
+
+def alive(process: Process) -> bool:
+    """Whether it is, and not another one in its place."""
+    return born(process[0]) == process
+
+
 def send(number: int, process: Process) -> None:
     """Signal a process and nobody in its place. One that is gone or beyond us is left."""
     pid, start = process
@@ -147,6 +164,17 @@ def reap() -> tuple[dict[int, int], bool]:
             codes[pid] = os.waitstatus_to_exitcode(status)
     except ChildProcessError:
         return codes, False
+
+
+def catch_signals() -> None:
+    """From now on no signal ends or stops this process that can be caught, whoever sends it."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in _NOT_CAUGHT}:
+        signal.signal(number, _ignore)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """A handler and not SIG_IGN: that would be handed down to every process of a call."""
 
 
 class News:

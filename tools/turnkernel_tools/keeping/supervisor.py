@@ -18,6 +18,7 @@ from .below import (
     SHORTEST_PAUSE,
     Named,
     News,
+    catch_signals,
     named,
     prctl,
     reap,
@@ -34,9 +35,6 @@ END_SECONDS = 10.0
 
 _DESCRIPTORS = 5
 """That come with an order to keep; see `keeping`."""
-
-# Signals that tell of a fault of our own. Python ignores SIGPIPE and SIGXFSZ and puts that right in its children.
-_NOT_CAUGHT = ("KILL", "STOP", "SEGV", "BUS", "FPE", "ILL", "TRAP", "SYS", "ABRT", "PIPE", "XFSZ")
 
 
 class _Held:
@@ -155,15 +153,9 @@ def _close(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-def _ignore(number: int, frame: object) -> None:
-    """A handler and not SIG_IGN: that would be handed down to every process of a call."""
-
-
 def main() -> None:
     """Supervise, for the kernel at the other end of the descriptor that the last argument names."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for number in signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in _NOT_CAUGHT}:
-        signal.signal(number, _ignore)
+    catch_signals()
     control = socket.socket(fileno=int(sys.argv[-1]))
     control.set_inheritable(False)
     try:
