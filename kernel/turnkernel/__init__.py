@@ -3,6 +3,7 @@
 Everything a user of the library needs is named here; other names are private by their place.
 """
 
+from .cancel import Settled
 from .causes import Answer, Cause, Urgency
 from .errors import (
     InternalError,
@@ -13,9 +14,11 @@ from .errors import (
     SessionLiveError,
     TurnkernelError,
 )
+from .events import Delta, Error
 from .gate import Block, Gate, Rewrite
 from .kernel import Receipt, Settings
-from .provider import Finish, Provider, Request, RetryPolicy, ToolSpec
+from .observe import CallStatus, Status
+from .provider import Finish, ModelEvent, Provider, Request, RetryPolicy, ToolSpec
 from .session import Session, open_session
 from .tool import Answered, Resource, TaskBody, TaskContext, Tasks, Tool, ToolContext, ToolOutput, WorkContext
 from .wording import WORDINGS, Wording
@@ -25,12 +28,16 @@ __all__ = [
     "Answer",
     "Answered",
     "Block",
+    "CallStatus",
     "Cause",
+    "Delta",
+    "Error",
     "Finish",
     "Gate",
     "InternalError",
     "LogDamagedError",
     "LogFailedError",
+    "ModelEvent",
     "Provider",
     "ProviderError",
     "Receipt",
@@ -42,6 +49,8 @@ __all__ = [
     "SessionClosedError",
     "SessionLiveError",
     "Settings",
+    "Settled",
+    "Status",
     "TaskBody",
     "TaskContext",
     "Tasks",

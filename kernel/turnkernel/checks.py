@@ -55,11 +55,12 @@ def whole(name: str, value: object, *, least: int = 0, optional: bool = False) -
         raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
-def one_of(name: str, value: object, words: Iterable[str]) -> None:
-    """One of these words."""
+def one_of(name: str, value: object, words: Iterable[str | None]) -> None:
+    """One of these words, or None where it is among them."""
     words = tuple(words)
     if value not in words:
-        raise ValueError(f"{name} must be one of {', '.join(words)}, not {value!r}{nearest(value, words)}")
+        known = [word for word in words if word is not None]
+        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}{nearest(value, known)}")
 
 
 def _text(name: str, value: object) -> None:

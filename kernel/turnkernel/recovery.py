@@ -61,6 +61,10 @@ def _loaded(journal: Journal, salvage: bool) -> tuple[PassedOver | None, Salvage
 
 
 async def load(journal: Journal, store: Store, salvage: bool) -> tuple[PassedOver | None, Salvaged | None]:
+    """Read the log into the journal: the torn tail that it passed over, and what it gave up where it may `salvage`.
+
+    Raises `LogDamagedError`.
+    """
     if store.size and not is_log(store):
         # Somebody's letter of one line would be taken for the torn beginning of a log, and written to.
         raise LogDamagedError(store.where, 0, 1, "no log: there is no record at its beginning")

@@ -1,11 +1,12 @@
 """Scripted model replies: what a `[[reply]]` of a scenario says, independent of how it is delivered. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 import orjson
 
+from ..checks import number, one_of, whole
 from ..events import Delta, Stop
 from ..provider import Finish, ModelEvent
 
@@ -32,7 +33,10 @@ class ReplyCall:
 
 @attrs.frozen
 class Reply:
-    """One answer of a scripted model to one HTTP request. Fields as in DESIGN 10."""
+    """One answer of a scripted model to one HTTP request. Fields as in docs/scenarios.md.
+
+    Raises TypeError or ValueError for what no reply can say.
+    """
 
     thinking: str | None = None
     text: str | None = None
@@ -52,6 +56,21 @@ class Reply:
     body: str | Mapping[str, Any] | None = None
     """With an HTTP error: the body; a table is sent as JSON."""
     headers: Mapping[str, str] = attrs.Factory(dict)  # type: ignore[type-arg]
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("thinking", "text"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} must be a str, not {value!r}")
+        for place, call in enumerate(self.calls):
+            if not isinstance(call, ReplyCall):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped programs
+                raise TypeError(f"calls[{place}] must be a ReplyCall, not {call!r}")
+        one_of("stop", self.stop, (*get_args(Stop), None))
+        one_of("fault", self.fault, (*get_args(Fault), None))
+        number("pace", self.pace)
+        whole("piece_bytes", self.piece_bytes, least=1, optional=True)
+        whole("after_bytes", self.after_bytes, optional=True)
+        whole("status", self.status, least=200)
 
     @property
     def stops(self) -> Stop:

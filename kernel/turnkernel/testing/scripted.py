@@ -3,7 +3,6 @@
 The provider plays `Reply`s straight as model events; the tools do what a list of actions says.
 """
 
-import builtins
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,12 +17,10 @@ from ..errors import ProviderError
 from ..events import ResultStatus
 from ..provider import ModelEvent, Request
 from ..tool import Concurrency, Effect, ToolContext, ToolOutput, WorkContext
+from .actions import Action, check_actions, scripted_error
 from .replies import Reply, model_events
 
 __all__ = ["Action", "ScriptedProvider", "ScriptedTool", "imagined_thread", "scripted_error"]
-
-Action = Mapping[str, Any]
-"""One entry of a tool's `does` or `on_cancel`: a table with one key (DESIGN 10)."""
 
 
 class ScriptedProvider:
@@ -41,6 +38,9 @@ class ScriptedProvider:
         spare: Reply | None = None,
         events: Callable[[Reply], Sequence[ModelEvent | ProviderError]] = model_events,
     ) -> None:
+        for place, reply in enumerate(replies):
+            if not isinstance(reply, Reply):  # pyright: ignore[reportUnnecessaryIsInstance] - of untyped programs
+                raise TypeError(f"replies[{place}] must be a Reply, not {reply!r}")
         self._spare = spare
         self.events = events
         """What a reply says: events, and an error where its stream breaks."""
@@ -148,6 +148,13 @@ class ScriptedTool:
     block: "Callable[[ToolContext, float], Awaitable[None]]" = attrs.field(factory=lambda: imagined_thread)
     """Waits for a thread that does not return for so many seconds."""
 
+    def __attrs_post_init__(self) -> None:
+        """Raises TypeError or ValueError for what no scripted tool can do."""
+        check_actions(self.name, "does", self.does)
+        check_actions(self.name, "on_cancel", self.on_cancel)
+        if self.touch is None and any("touch" in action for action in (*self.does, *self.on_cancel)):
+            raise ValueError(f"tool {self.name!r}: 'touch' needs a function that makes files: touch=")
+
     async def run(self, ctx: ToolContext, input: Mapping[str, Any]) -> ToolOutput:
         """Do the actions in order."""
         self.began.append(ctx.call_id)
@@ -208,19 +215,6 @@ async def imagined_thread(ctx: ToolContext, seconds: float) -> None:
             raise
 
 
-class ScriptedError(Exception):
-    """What `raise` in a script raises where it names no built-in exception."""
-
-
-def scripted_error(text: str) -> Exception:
-    """The exception that `Name: words` means."""
-    name, _, words = text.partition(":")
-    kind: object = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        return kind(words.strip())
-    return ScriptedError(text)
-
-
 class _Playing:
     def __init__(self, tool: ScriptedTool, work: WorkContext, call: ToolContext | None) -> None:
         self.tool = tool
@@ -233,8 +227,7 @@ class _Playing:
     @property
     def call(self) -> ToolContext:
         """What only a call can do."""
-        if self._call is None:
-            raise ValueError("a task can't show output, leave checkpoints, ask or block")
+        assert self._call is not None, "a script in which a task shows output, asks or blocks is refused"
         return self._call
 
     async def do(self, action: Action) -> None:
@@ -264,9 +257,8 @@ class _Playing:
                 self.result, self.status = value, None
             case "block":
                 await self.tool.block(self.call, value)
-            case "touch" if self.tool.touch is not None:
+            case "touch":
+                assert self.tool.touch is not None
                 self.tool.touch(value)
-            case "spawn":
-                pass  # of lifetime call or turn: what follows is the call's own
             case _:
-                raise ValueError(f"a scripted tool can't {verb!r} here")
+                pass  # a spawn of lifetime call or turn: what follows is the call's own

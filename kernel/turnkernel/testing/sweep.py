@@ -18,16 +18,20 @@ from trio.lowlevel import Task
 
 from ..cancel import is_listed
 from ..causes import Answer
-from ..events import AskOpened, Event, Record, ToolResult, ToolStart, TurnCancel, TurnEnd
+from ..checks import check_provider, check_tools, one_of
+from ..events import EVENT_TYPES, AskOpened, Event, Record, ToolResult, ToolStart, TurnCancel, TurnEnd
 from ..gate import Gate
 from ..inbox import has_work
 from ..journal import Journal
 from ..kernel import Receipt, Settings
+from ..provider import Provider
 from ..session import Session, open_session
+from ..tool import Tool
 from .laws import Violation, check_log
 from .replies import Reply
-from .scripted import ScriptedProvider, ScriptedTool
+from .scripted import ScriptedProvider
 from .virtual import Livelock, Site, run_virtually, where_of
+from .watched import WatchedProvider, Witness, watched
 
 __all__ = [
     "Action",
@@ -50,11 +54,17 @@ __all__ = [
 
 @attrs.frozen
 class Program:
-    """What a virtual run does: prompts said one after the other, each when the session is at rest."""
+    """What a virtual run does: prompts said one after the other, each when the session is at rest.
+
+    `tools` and `provider` are functions, because every run of a sweep has new ones. Tools and providers of your
+    own are swept too, as far as they wait for nothing but trio: a thread, a process or a socket wakes when it
+    likes, and no schedule follows from a seed. Raises TypeError or ValueError, naming the field.
+    """
 
     title: str
-    replies: Sequence[Reply]
-    tools: Callable[[], Sequence[ScriptedTool]] = tuple
+    replies: Sequence[Reply] = ()
+    """What the scripted model says; one too many is answered with a few words."""
+    tools: Callable[[], Sequence[Tool]] = tuple
     prompts: Sequence[str] = ("go",)
     settings: Settings = attrs.field(factory=Settings)
     gate: Callable[[], Gate] = Gate
@@ -62,6 +72,20 @@ class Program:
     """What is done right after the n-th event (from 1) of a type."""
     epilogue: Sequence[Reply] = (Reply(text="Understood."),)
     """Replies of the last prompt, which is said after everything and must work."""
+    provider: Callable[[], Provider] | None = None
+    """Makes a provider of your own, instead of `replies` and `epilogue`. It must answer the last prompt too."""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("tools", "gate", "provider"):
+            made = getattr(self, name)
+            if not callable(made) and not (name == "provider" and made is None):
+                raise TypeError(f"{name} must be a function that makes them for each run, not {made!r}")
+        if isinstance(self.prompts, str):
+            raise TypeError(f"prompts must be a list of texts, not {self.prompts!r}")
+        if self.provider is not None and self.replies:
+            raise ValueError("replies are for the scripted model, and there is a provider")
+        for event, _, _ in self.on:
+            one_of("on", event, EVENT_TYPES)
 
 
 @attrs.define
@@ -71,8 +95,8 @@ class Box:
     session: Session | None = None
     host: trio.CancelScope | None = None
     host_cancelled: bool = False
-    provider: ScriptedProvider | None = None
-    tools: Sequence[ScriptedTool] = ()
+    provider: ScriptedProvider | WatchedProvider | None = None
+    tools: Sequence[Witness] = ()
     records: list[Record] = attrs.field(factory=list[Record])
     receipts: list[tuple[int, Receipt]] = attrs.field(factory=list[tuple[int, Receipt]])
     """Receipts with the number of the last record before them."""
@@ -194,10 +218,11 @@ def _tree(task: Task) -> list[Task]:
 def play(program: Program, plan: Mapping[int, Action] | None = None, seed: int = 0) -> Run:
     """Run the program with the plan's actions at its sites, and check every law that a virtual run can show.
 
-    Deterministic: the same program, plan and seed give the same log. Raises what an action raised, and
-    AssertionError where a planned site was not reached.
+    Deterministic: the same program, plan and seed give the same log. Raises what an action raised, what
+    the program's own functions raised, TypeError or ValueError for what is no tool or provider, and AssertionError
+    where a planned site was not reached.
     """
-    box = Box()
+    box = _equipped(program)
     plan = plan or {}
     sites = box.sites = _Sites(box, plan)
     try:
@@ -215,10 +240,20 @@ def play(program: Program, plan: Mapping[int, Action] | None = None, seed: int =
     )
 
 
+def _equipped(program: Program) -> Box:
+    """A box with the program's provider and tools in it. A mistake in them is the program's, and no finding."""
+    box = Box(tools=[watched(tool) for tool in check_tools(program.tools())])
+    if program.provider is None:
+        box.provider = ScriptedProvider(program.replies, spare=Reply(text="Anything else?"))
+    else:
+        provider = program.provider()
+        check_provider(provider)
+        box.provider = WatchedProvider(provider)
+    return box
+
+
 async def _main(program: Program, box: Box) -> None:
     living = trio.lowlevel.current_statistics().tasks_living
-    box.provider = ScriptedProvider(program.replies, spare=Reply(text="Anything else?"))
-    box.tools = program.tools()
     with trio.CancelScope() as box.host:
         async with _opened(program, box) as session:
             box.session = session
@@ -245,8 +280,8 @@ async def _rested(box: Box) -> None:
 async def _epilogue(program: Program, box: Box) -> None:
     """One more prompt, whatever happened: it must work."""
     assert box.session is not None
-    assert box.provider is not None
-    box.provider.replace(program.epilogue)
+    if isinstance(box.provider, ScriptedProvider):
+        box.provider.replace(program.epilogue)
     before = len(box.receipts)
     await box.session.send("and now?")
     await _rested(box)
@@ -259,7 +294,7 @@ def _opened(program: Program, box: Box) -> Any:
     journal = type("WatchedJournal", (_Watched,), {"box": box, "program": program})
     return open_session(
         None,
-        provider=cast(ScriptedProvider, box.provider),
+        provider=cast(Provider, box.provider),
         tools=box.tools,
         settings=program.settings,
         gate=program.gate(),
