@@ -19,31 +19,30 @@ PLAIN, SMALL = PROGRAMS[0], next(one for one in PROGRAMS if one.title == "a stee
 LINES = [encode(record) for record in play(SMALL).box.records]
 
 
-def swept(what, program, folder, capsys, before=None):
-    came = sweep_calls(program, folder, before=before, every_error=LONG)
-    with capsys.disabled():
-        print(f"\n{what}: {came.distinct} faults of system calls, violations: {len(came.found)}")
-    assert came.found == []
-
-
 def test_every_call_of_a_disk_is_made_to_fail():
     public = {name for name, _ in inspect.getmembers(Disk, inspect.isfunction) if not name.startswith("_")}
     assert public == set(CALLS)
 
 
 @pytest.mark.law("L4", "L7", "L8")
-def test_whatever_call_fails_a_new_log_is_whole_or_not_there(tmp_path, capsys):
-    swept("a new log", SMALL, tmp_path, capsys)
+def test_whatever_call_fails_a_new_log_is_whole_or_not_there(tmp_path, told):
+    told("failing calls, a new log", sweep_calls(SMALL, tmp_path, every_error=LONG))
 
 
 @pytest.mark.law("L7", "L8")
-def test_whatever_call_fails_a_torn_log_is_recovered_then_or_at_the_next_opening(tmp_path, capsys):
-    swept("a torn log", PLAIN, tmp_path, capsys, b"".join(LINES[:17]) + LINES[17][:40])
+def test_whatever_call_fails_a_torn_log_is_recovered_then_or_at_the_next_opening(tmp_path, told):
+    told(
+        "failing calls, a torn log",
+        sweep_calls(PLAIN, tmp_path, every_error=LONG, before=b"".join(LINES[:17]) + LINES[17][:40]),
+    )
 
 
 @pytest.mark.law("L7", "L8")
-def test_whatever_call_fails_a_damaged_log_is_salvaged_then_or_at_the_next_opening(tmp_path, capsys):
-    swept("a salvage", PLAIN, tmp_path, capsys, b"".join([*LINES[:9], *LINES[12:20]]))
+def test_whatever_call_fails_a_damaged_log_is_salvaged_then_or_at_the_next_opening(tmp_path, told):
+    told(
+        "failing calls, a salvage",
+        sweep_calls(PLAIN, tmp_path, every_error=LONG, before=b"".join([*LINES[:9], *LINES[12:20]])),
+    )
 
 
 @pytest.mark.parametrize("call", ["open", "stat", "read"])

@@ -28,26 +28,21 @@ REAL = [name for name in names() if name not in VIRTUAL]
 DYING = [name for name in REAL if any(act.do in ("kill", "terminate") for act in load_builtin(name).acts)]
 
 
-def sweep(name: str, lives: list[Played], capsys: pytest.CaptureFixture[str]) -> None:
+def sweep(lives: list[Played]) -> Swept:
     swept = Swept()
     for life in lives:
         swept += sweep_crashes(life, stride=STRIDE)
-    with capsys.disabled():
-        print(
-            f"\n{name}: lives: {len(lives)}, {swept.states} crashes, {swept.distinct} distinct, "
-            f"violations: {len(swept.found)}"
-        )
-    assert swept.found == []
+    return swept
 
 
-def begun(log: bytes, durability: str = "power") -> Played:
+def begun(log: bytes) -> Played:
     """A life on the log that the one before has left. What that has torn is no record of it."""
-    return Played(ModelDisk(log, exists=bool(log)), durability, [encode(record) for record in records_of(log)])
+    return Played(ModelDisk(log, exists=bool(log)), "power", [encode(record) for record in records_of(log)])
 
 
 @pytest.mark.law("L3", "L4", "L7", "L8", "C2")
 @pytest.mark.parametrize("name", VIRTUAL)
-def test_no_crash_of_a_virtual_scenario_breaks_a_law(name, monkeypatch, capsys):
+def test_no_crash_of_a_virtual_scenario_breaks_a_law(name, monkeypatch, told):
     lives: list[Played] = []
 
     class Recording(BreakableMemory):
@@ -81,7 +76,7 @@ def test_no_crash_of_a_virtual_scenario_breaks_a_law(name, monkeypatch, capsys):
     monkeypatch.setattr(turnkernel_demo.virtual, "BreakableMemory", Recording)
     played = play_virtually(load_builtin(name))
     assert played.log
-    sweep(name, lives, capsys)
+    told(name, sweep(lives))
 
 
 # --------------------------------------------------------------------------------------------------- real ones
@@ -94,9 +89,9 @@ class Life:
     reports: list[Report] = attrs.field(factory=list[Report])
     end: bytes = b""
 
-    def played(self, before: bytes, durability: str) -> Played:
+    def played(self, before: bytes) -> Played:
         """The trace of its log: a write a record, all of them before the sync that covers them was told."""
-        played = begun(before, durability)
+        played = begun(before)
         played.truth[:] = [encode(record) for record in records_of(self.end)]
         disk, upto = played.disk, len(before)
         for report in [*self.reports, Synced(len(self.end))]:
@@ -117,7 +112,7 @@ class Life:
 
 @pytest.mark.law("L3", "L4", "L7", "L8", "C2")
 @pytest.mark.parametrize("name", REAL if LONG else DYING)
-def test_no_crash_of_a_real_scenario_breaks_a_law(name, monkeypatch, tmp_path, capsys):
+def test_no_crash_of_a_real_scenario_breaks_a_law(name, monkeypatch, tmp_path, told):
     lives, left = [Life()], [b""]
     take, after = Ledger.take, Lives.after
 
@@ -141,4 +136,5 @@ def test_no_crash_of_a_real_scenario_breaks_a_law(name, monkeypatch, tmp_path, c
     assert len(lives) > 1 or name not in DYING
     if scenario.session.recovery == "truncate":
         left = [log[: cut_back(log).size] for log in left]
-    sweep(name, [life.played(before, "power") for life, before in zip(lives, left, strict=True)], capsys)
+    played = [life.played(before) for life, before in zip(lives, left, strict=True)]
+    told(f"{name}, lives: {len(lives)}", sweep(played))

@@ -290,19 +290,32 @@ def _is_last_opening(record: Record, records: Sequence[Record]) -> bool:
 # ------------------------------------------------------------------------------------------------- the sweep
 
 
+def _say_nothing(done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
 def sweep_crashes(
-    played: Played, *, stride: int = 1, parts: Parts | None = None, deeper: int = 0, most: int = 10
+    played: Played,
+    *,
+    stride: int = 1,
+    parts: Parts | None = None,
+    deeper: int = 0,
+    most: int = 10,
+    progress: Callable[[int, int], None] = _say_nothing,
 ) -> Swept:
     """Check every crash of a run, or with `stride` every so many bytes; stops at `most` violations.
 
     `deeper` also crashes the recovery itself, at every one of its operations and every so many bytes of it, for
-    one crash of each number of whole records and kind of damage.
+    one crash of each number of whole records and kind of damage. `progress` is told before each crash how many
+    were looked at and how many there are, those of recoveries not counted.
     """
     parts = parts or Parts()
     checker, swept = CrashChecker(played, parts), Swept()
     seen: set[tuple[bytes, frozenset[str], frozenset[str], bool]] = set()
     deep: set[tuple[int, bool]] = set()
-    for crash in crashes(played.disk, stride=stride):
+    total = 0 if progress is _say_nothing else sum(1 for _ in crashes(played.disk, stride=stride))
+    for number, crash in enumerate(crashes(played.disk, stride=stride)):
+        progress(number, total)
         swept.states += 1
         key = (crash.image, crash.acked, crash.effects, crash.power)
         if key in seen:
