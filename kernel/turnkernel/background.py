@@ -201,22 +201,33 @@ def _end(kernel: Kernel, live: LiveTask, output: ToolOutput | None) -> None:
 
 def _facts(kernel: Kernel, live: LiveTask, output: ToolOutput | None) -> TaskFacts:
     started = live.started
-    status: Literal["ok", "error", "stopped"] = "stopped"
-    if output is not None and output.status not in ("stopped", "timed_out"):
-        status = "error" if output.is_error else "ok"
-    elif output is not None and output.status == "timed_out":
-        status = "error"
-    cause = live.stopped_by or (Cause.SHUTDOWN if kernel.tasks_nursery is None else kernel.host_cause)
+    cause = live.stopped_by
+    if output is None and cause is None:
+        cause = Cause.SHUTDOWN if kernel.tasks_nursery is None else kernel.host_cause
     return TaskFacts(
         started.task,
         started.name,
         task_words(started),
-        status,
-        cause=None if live.by_call else cause,
+        _status(output),
+        cause=cause,
+        by_call=bool(live.by_call),
         seconds=None if live.began is None else trio.current_time() - live.began,
         output=safe(live.error if output is None else output.text),
         survivors=tuple(live.survivors),
     )
+
+
+def _status(output: ToolOutput | None) -> Literal["ok", "error", "stopped", "lost"]:
+    """The body's own word, if it has returned; `unknown` is what it says of work that is lost."""
+    match output.status if output is not None else "stopped":
+        case "stopped":
+            return "stopped"
+        case "unknown":
+            return "lost"
+        case "timed_out":
+            return "error"
+        case _:
+            return "error" if output is not None and output.is_error else "ok"
 
 
 def stop_task(kernel: Kernel, task: str, cause: Cause = Cause.USER, *, by_call: str = "") -> Receipt:

@@ -66,7 +66,9 @@ class TaskFacts:
     """What it does, for a person: its command, or the beginning of its prompt."""
     status: Literal["ok", "error", "stopped", "lost"]
     cause: Cause | None = None
-    """Why it was stopped, if it was; None where a call of the session has stopped it."""
+    """Why it was stopped, if it was and that is known."""
+    by_call: bool = False
+    """Whether a call of the session has stopped it."""
     seconds: float | None = None
     """How long it ran; None where that is not known, or it had not begun."""
     output: str = ""
@@ -247,10 +249,10 @@ class Wording:
             case "error":
                 return f"failed{after}"
             case "stopped":
-                by = "a tool call" if facts.cause is None else who(facts.cause)
-                return f"was stopped by {by}{after}"
+                by = "a tool call" if facts.by_call else who(facts.cause) if facts.cause is not None else ""
+                return f"was stopped{f' by {by}' if by else ''}{after}"
             case _:
-                return "is lost: it ended with the program that ran it, and its result is unknown"
+                return "is lost: it does not run any more, and its result is unknown"
 
     def child_ended(self, outcome: str | None, words: str) -> str:
         """How a child session ended whose caller was cut by a crash."""

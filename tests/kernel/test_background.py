@@ -388,6 +388,27 @@ async def test_a_detached_task_that_is_not_found_is_lost_and_one_whose_tool_is_m
     assert check_log([*session._kernel.journal.records_from(1)]) == []
 
 
+@pytest.mark.parametrize(
+    ("output", "status", "said"),
+    [
+        (ToolOutput("its keeper is gone", is_error=True, status="unknown"), "lost", "is lost: it does not run"),
+        (ToolOutput("by an earlier life", status="stopped"), "stopped", "was stopped after"),
+        (ToolOutput("its hour was over", is_error=True, status="timed_out"), "error", "failed after"),
+    ],
+)
+async def test_a_body_says_what_became_of_detached_work(output, status, said, autojump_clock):
+    async def body(ctx):
+        return output
+
+    store = MemoryStore(await detached_log())
+    tools = [Begins(body, find=lambda started: body)]
+    async with open_session(store, provider=ScriptedProvider([]), tools=tools) as session:
+        end = await until(session, "task/ended")
+        assert end.status == status
+        assert said in end.text
+        assert output.text in end.text
+
+
 async def test_a_detached_task_that_is_stopped_ends(autojump_clock):
     log = await detached_log()
     stopped = []
