@@ -4,7 +4,7 @@ Appends what a call shows, lists what work holds, and shields what it must not h
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import trio
 
 from .cancel import Authority, Holder, Pressure, shield
 from .causes import Urgency
-from .events import Record, ToolCheckpoint, ToolResult, TurnSurvivor
+from .events import Record, SessionOpen, ToolCheckpoint, ToolResult, TurnSurvivor
 from .events import ToolOutput as ToolOutputEvent
 from .gate import ask
 from .grammar import LOG_OUTPUT_BYTES
@@ -78,11 +78,16 @@ class Work:
             raise RuntimeError(f"{self.work_id} is over; its context can't be used any more")
 
     @property
-    def session_id(self) -> str:
-        """The session's."""
+    def opened(self) -> SessionOpen:
+        """How the session was opened."""
         opened = self._kernel.grammar.opened
         assert opened is not None
-        return opened.session
+        return opened
+
+    @property
+    def session_id(self) -> str:
+        """The session's."""
+        return self.opened.session
 
     @property
     def folder(self) -> Path | None:
@@ -126,15 +131,20 @@ class Work:
 
     @property
     def thread_grace_seconds(self) -> float:
-        """The session's, or a day: until the urgency is *now*."""
-        seconds = self._kernel.settings.thread_grace_seconds
-        return _THREAD_SECONDS if seconds is None else seconds
+        """The session's, or a day: until the urgency is *now*. In a child session not more than its parent's."""
+        seconds, within = self._kernel.settings.thread_grace_seconds, self._kernel.within
+        own = _THREAD_SECONDS if seconds is None else seconds
+        return own if within is None else min(own, within.thread_grace_seconds)
 
     @contextmanager
     def holding(self, kind: Literal["thread", "process"], name: str) -> Generator[None, None, None]:
-        """Lists what the work holds, while it does."""
+        """Lists what the work holds, while it does: what a child session holds, its caller holds."""
         self._check()
-        with self._pressure.holding(Holder(self.work_id, kind, name)):
+        within = self._kernel.within
+        with (
+            nullcontext() if within is None else within.holding(kind, name),
+            self._pressure.holding(Holder(self.work_id, kind, name)),
+        ):
             yield
 
     def survivor(self, kind: Literal["thread", "process"], name: str) -> None:

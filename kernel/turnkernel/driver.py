@@ -54,12 +54,21 @@ class Driver:
             return kernel.authority is None
         return kernel.authority is None and not self._busy and not self._runnable()
 
+    @property
+    def expects_notices(self) -> bool:
+        """Whether a task runs that ends with the session at the latest, and whose end would begin a turn."""
+        ending = any(live.started.lifetime == "session" for live in self._kernel.tasks.values())
+        return ending and self._wakes and self._kernel.journal.failure is None
+
+    @property
+    def _wakes(self) -> bool:
+        """A notice does not wake the model after a turn that was cut: it waits for the next prompt."""
+        return self._kernel.grammar.last_outcome not in ("aborted", "interrupted")
+
     def _runnable(self) -> bool:
         if not self._going or self._kernel.journal.failure is not None:
             return False
-        # A notice does not wake the model after a turn that was cut: it waits for the next prompt.
-        grammar = self._kernel.grammar
-        return has_work(grammar, notices=grammar.last_outcome not in ("aborted", "interrupted"))
+        return has_work(self._kernel.grammar, notices=self._wakes)
 
     @trio.lowlevel.enable_ki_protection
     async def _drive(self) -> None:
@@ -108,7 +117,8 @@ class Driver:
                 else:
                     await self._say_if_stuck(authority)
         except trio.Cancelled:
-            kernel.hurry()
+            if kernel.host_urgency is Urgency.NOW:
+                kernel.hurry()
             for live in kernel.tasks.values():
                 live.press(kernel.host_urgency)
             authority = kernel.authority

@@ -231,7 +231,10 @@ class Kernel:
         self.journal.append(*events)
 
     def hurry(self) -> None:
-        """The session is being left: from now on one deadline bounds every shield and closing flush."""
+        """The session is to end now: from here on one deadline bounds every shield and closing flush.
+
+        A child session that is asked politely has as long as its parent has.
+        """
         self._deadline = min(self._deadline, trio.current_time() + self.settings.closing_seconds)
 
     def queued(self, *kinds: str) -> list[InboxQueued]:

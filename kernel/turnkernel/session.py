@@ -231,10 +231,14 @@ class Session:
         """The same with each event's place in the log."""
         return RecordCursor(self._kernel.journal, after)
 
-    async def rest(self) -> None:
-        """Wait until no turn runs and nothing waits for one. Raises `LogFailedError` where that can't come."""
+    async def rest(self, *, tasks: bool = False) -> None:
+        """Wait until no turn runs and nothing waits for one. Raises `LogFailedError` where that can't come.
+
+        With `tasks` until no task of lifetime *session* runs either whose end would begin a turn. No checkpoint
+        after the last look.
+        """
         await trio.lowlevel.checkpoint()
-        while not self._driver.at_rest:
+        while not self._driver.at_rest or (tasks and self._driver.expects_notices):
             await self._kernel.changed.park()
         if self._kernel.journal.failure is not None:
             raise self._kernel.journal.failure
@@ -286,6 +290,8 @@ class Session:
         Synchronous, never raises. What ends the session is the scope around it.
         """
         kernel = self._kernel
+        if urgency is Urgency.NOW:
+            kernel.hurry()
         for pressure in (self._pressure, *kernel.tasks.values()):
             pressure.press(urgency)
         if kernel.authority is not None:
@@ -299,11 +305,13 @@ class Session:
         """No more input; the turn is told to end."""
         kernel = self._kernel
         self._accepting = False
-        kernel.hurry()
-        self._pressure.press(self._urgency())
+        urgency = self._urgency()
+        if urgency is Urgency.NOW:
+            kernel.hurry()
+        self._pressure.press(urgency)
         if kernel.authority is not None and kernel.journal.failure is None:
             cause = kernel.host_cause if _cancelled_from_outside() else Cause.SHUTDOWN
-            kernel.cancel(cause, keep_inbox=True, urgency=self._urgency())
+            kernel.cancel(cause, keep_inbox=True, urgency=urgency)
 
     async def _close(self) -> None:
         """Nothing runs any more: say so in the log, flush it, let it go."""
@@ -338,8 +346,8 @@ async def open_session(
     tools: Iterable[Tool] = (),
     settings: Settings | None = None,
     gate: Gate | None = None,
-    durability: str = "power",
-    containment: str = "none",
+    durability: str | None = None,
+    containment: str | None = None,
     resources: Sequence[Resource] = (),
     within: WorkContext | None = None,
     journal_type: type[Journal] = Journal,
@@ -350,11 +358,13 @@ async def open_session(
     `path` is the log's file, None for a log in memory, or a `Store`. Leaving the block, or a cancel around it,
     takes no more input, ends the turn (cause `shutdown` or `host`), writes `session/close`, flushes, unlocks.
     An opening never calls the model: what was queued waits for the next input or for `go_on()`.
-    `resources` live as long as the block; their tools are the session's too.
+    `resources` live as long as the block; their tools are the session's too. `durability` is `power` unless
+    given: a flush then survives a power cut; `process`: a crash; `memory`: nothing.
 
     `within` makes it a child session: of the call or task whose context that is. The logs name each other. A
     cancel of the parent's work is its own, cause `parent`, as urgent as that is; its cleanup is bounded by the
-    parent's. Its log is where `within.log_at(...)` says, in a folder that is made if need be.
+    parent's. Its log is where `within.log_at(...)` says, in a folder that is made if need be. Without a word on
+    it, it is as durable and as contained as its parent.
 
     Logs of child sessions that a crash left open are closed first, deepest first; the results of the calls that
     had opened them say how they ended.
@@ -366,6 +376,11 @@ async def open_session(
     kernel has the log open, `LogDamagedError` where it can't be read, OSError where the file system refuses; from
     the block `LogFailedError` and `InternalError`. What the block itself raises leaves as it is.
     """
+    parents = None if within is None else within.opened
+    if durability is None:
+        durability = "power" if parents is None else parents.durability
+    if containment is None:
+        containment = "none" if parents is None else parents.containment
     tools = check_opening(
         path, provider=provider, tools=tools, settings=settings, gate=gate, durability=durability
     )

@@ -12,7 +12,7 @@ import attrs
 import orjson
 
 from .causes import Answer, Urgency
-from .events import AskAnswer, ResultStatus, TaskEnded, TaskStarted
+from .events import AskAnswer, ResultStatus, SessionOpen, TaskEnded, TaskStarted
 
 __all__ = [
     "Answered",
@@ -88,6 +88,11 @@ class WorkContext(Protocol):
     @property
     def session_id(self) -> str:
         """The session that it is part of."""
+        ...
+
+    @property
+    def opened(self) -> SessionOpen:
+        """How the session was opened: a child session is as durable and as contained."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import trio
 
 from turnkernel.causes import Urgency
+from turnkernel.events import SessionOpen
 from turnkernel.tool import Answered, Hosted, Tasks, Tool, ToolContext
 
 __all__ = ["ThreadContext", "run_in_thread"]
@@ -105,6 +106,11 @@ class ThreadContext:
     def session_id(self) -> str:
         """See `ToolContext`."""
         return self._ctx.session_id
+
+    @property
+    def opened(self) -> SessionOpen:
+        """See `ToolContext`."""
+        return self._ctx.opened
 
     @property
     def folder(self) -> Path | None:

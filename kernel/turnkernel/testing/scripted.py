@@ -208,7 +208,7 @@ async def imagined_thread(ctx: ToolContext, seconds: float) -> None:
         try:
             await trio.sleep_until(end)
         except trio.Cancelled:
-            with ctx.critical("waiting for an imagined thread", seconds + 1):
+            with ctx.critical("waiting for an imagined thread", min(seconds + 1, ctx.thread_grace_seconds)):
                 await trio.sleep_until(end)
                 return
             ctx.survivor("thread", name)
