@@ -15,23 +15,30 @@ from turnkernel.store import ReadOnlyStore
 
 from .exits import Unreadable, note, reason_of
 
-__all__ = ["is_damaged", "open_things", "opened", "say_how_it_ends", "types_of"]
+__all__ = ["is_damaged", "open_things", "opened", "reading", "say_how_it_ends", "types_of"]
 
 
 @contextmanager
-def opened(path: Path) -> Generator[LogReader]:
-    """The log at a path. Raises `Unreadable`, also for what is no log at all."""
+def reading(path: Path) -> Generator[ReadOnlyStore]:
+    """The bytes of the log at a path. Raises `Unreadable`, also for what is no log at all."""
     try:
         with closing(ReadOnlyStore.open(path)) as store:
             if not store.size:
                 raise Unreadable(f"{path}: an empty file, no log")
             if not is_log(store):
                 raise Unreadable(f"{path}: no log: there is no record at its beginning")
-            yield LogReader(store)
+            yield store
     except OSError as error:
         if error.filename != str(path):
             raise  # not of reading: standard output's
         raise Unreadable(f"{path}: {reason_of(error)}") from None
+
+
+@contextmanager
+def opened(path: Path) -> Generator[LogReader]:
+    """The log at a path, to be read. Raises as `reading`."""
+    with reading(path) as store:
+        yield LogReader(store)
 
 
 def is_damaged(reader: LogReader) -> bool:

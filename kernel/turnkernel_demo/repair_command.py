@@ -1,4 +1,4 @@
-"""The command `repair`. Locks a log, and appends what closes it, if anything does."""
+"""The command `repair`. Locks a log, and appends what closes it, if anything does; a dry run only reads."""
 
 import datetime
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ import click
 import trio
 
 from turnkernel import LogFailedError, Request, SessionLiveError, open_session
-from turnkernel.events import Event, Record, Salvaged, SessionClose, SessionOpen
+from turnkernel.events import Record, Salvaged, SessionClose, SessionOpen, ToolResult, TurnStart
 from turnkernel.reading import LogReader
 from turnkernel.records import rest_of
-from turnkernel.store import FileStore
+from turnkernel.store import FileStore, Source
 
 from .exits import Failed, Unreadable, reason_of
 from .log_commands import LOG, width_of_output
-from .open_log import is_damaged, opened, say_how_it_ends
+from .open_log import is_damaged, opened, reading, say_how_it_ends
 from .render import lines
 
 __all__ = ["repair"]
@@ -33,7 +33,8 @@ def repair(log: Path, dry_run: bool, salvage: bool) -> None:
 
     This is what every opening for writing does. Nothing that is there is changed or removed; a torn end is named
     and passed over. A log in which nothing is open and nothing torn stays as it is, to the byte. No model is
-    called and no tool is run.
+    called and no tool is run. The last line tells how much of an unfinished turn was kept: a recovery that cuts
+    it off instead would have removed that.
 
     A damaged log is refused, with the place. With --salvage it goes on from before the damage: the rest stays
     where it is, is copied to a file beside LOG, and is passed over from then on, which its session/open says.
@@ -51,39 +52,71 @@ def repair(log: Path, dry_run: bool, salvage: bool) -> None:
          nothing was repaired
       2  it can't be read, is no log, or a live kernel holds it
     """
-    with opened(log):
-        pass  # an opening for writing would make a file where there is none, and add to any other
-    appended = _repair(log, dry_run, salvage)
+    with opened(log) as looked_at:
+        # An opening for writing would make a file where there is none, and add to any other.
+        kept = _unfinished(looked_at)
+    appended = _would_append(log, salvage) if dry_run else _append(log, salvage)
     for line in lines(appended, width_of_output()):
         click.echo(line)
     opening = appended[0].event if appended else None
     if isinstance(opening, SessionOpen) and opening.salvaged is not None:
-        kept = opening.salvaged
-        click.echo(f"salvaged: damage in {kept.reason}; {kept.records} records passed over; copy in {kept.file}")
+        gone = opening.salvaged
+        click.echo(f"salvaged: damage in {gone.reason}; {gone.records} records passed over; copy in {gone.file}")
     if not appended:
         click.echo("nothing is open and nothing torn: nothing to append")
     else:
-        click.echo(f"{'would append' if dry_run else 'appended'}: {len(appended)} records")
+        click.echo(f"{'would append' if dry_run else 'appended'}: {len(appended)} records{kept}")
 
 
-def _repair(log: Path, dry_run: bool, salvage: bool) -> Sequence[Record]:
-    """The records that were appended or, for a dry run, would be."""
+def _unfinished(reader: LogReader) -> str:
+    """What there is of an unfinished turn, in words: what a recovery that cuts it off would remove."""
+    records, results = 0, 0
+    for record in reader:
+        if isinstance(record.event, TurnStart):
+            records, results = 0, 0
+        records += 1
+        results += isinstance(record.event, ToolResult)
+    turn = reader.grammar.turn
+    if turn is None or is_damaged(reader):
+        return ""
+    return f"; kept: {records} of the unfinished turn {turn.id}, {results} of them results of calls"
+
+
+def _read(store: Source, log: Path, salvage: bool) -> LogReader:
+    """The whole of it. Raises `Failed` if it is damaged and not to be salvaged."""
+    reader = LogReader(store)
+    for _ in reader:
+        pass
+    if is_damaged(reader) and not salvage:
+        say_how_it_ends(reader, log)
+        raise Failed(f"{log}: a damaged log is not repaired unless by --salvage; nothing was appended")
+    return reader
+
+
+def _is_in_order(reader: LogReader) -> bool:
+    return not reader.closers() and reader.tail is None and not is_damaged(reader)
+
+
+def _would_append(log: Path, salvage: bool) -> Sequence[Record]:
+    """The records that a repair would append. Only reads: no lock is made."""
+    with reading(log) as store:
+        if store.is_live():
+            raise Unreadable(str(SessionLiveError(str(log))))
+        reader = _read(store, log, salvage)
+        return [] if _is_in_order(reader) else _planned(reader, store)
+
+
+def _append(log: Path, salvage: bool) -> Sequence[Record]:
+    """The records that were appended."""
     with ExitStack() as holding:
         store = _locked(log)
         holding.callback(store.close)
-        reader = LogReader(store)
-        for _ in reader:
-            pass
-        if is_damaged(reader) and not salvage:
-            say_how_it_ends(reader, log)
-            raise Failed(f"{log}: a damaged log is not repaired unless by --salvage; nothing was appended")
-        seq, closing_events = reader.grammar.seq, reader.closers()
-        if not closing_events and reader.tail is None and not is_damaged(reader):
+        reader = _read(store, log, salvage)
+        if _is_in_order(reader):
             return []
-        if dry_run:
-            return _would_append(reader, closing_events, store)
+        seq = reader.grammar.seq
         holding.pop_all()  # the session closes it
-        _append(store)
+        _recover(store, _containment(reader))
     with opened(log) as after:
         return [record for record in after if record.seq > seq]
 
@@ -97,21 +130,29 @@ def _locked(log: Path) -> FileStore:
         raise Unreadable(f"{error.filename or log}: {reason_of(error)}") from None
 
 
-def _append(store: FileStore) -> None:
+def _containment(reader: LogReader) -> str:
+    """A repair starts no process; it says of the log's what the log has said."""
+    known = reader.grammar.opened
+    return known.containment if known is not None else "none"
+
+
+def _recover(store: FileStore, containment: str) -> None:
     """Open a session over the store, which recovers, and leave it at once."""
 
     async def recover() -> None:
         # Whether it may salvage was decided when the log was read, under the same lock.
-        async with open_session(store, provider=_NoModel(), salvage=True):
+        async with open_session(store, provider=_NoModel(), containment=containment, salvage=True):
             pass
 
     try:
         trio.run(recover)
     except LogFailedError as error:
         raise Failed(str(error)) from None
+    except OSError as error:
+        raise Failed(f"{error.filename or store.where}: {reason_of(error)}") from None
 
 
-def _would_append(reader: LogReader, closing_events: Sequence[Event], store: FileStore) -> Sequence[Record]:
+def _planned(reader: LogReader, store: Source) -> Sequence[Record]:
     grammar = reader.grammar
     known = grammar.opened
     damage = reader.refused or reader.damage
@@ -124,10 +165,11 @@ def _would_append(reader: LogReader, closing_events: Sequence[Event], store: Fil
         known.session if known is not None else "(new)",
         datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         "power",
+        _containment(reader),
         passed_over=(passed_over,) if passed_over is not None else (),
         salvaged=salvaged,
     )
-    events = [opening, *closing_events, SessionClose()]
+    events = [opening, *reader.closers(), SessionClose()]
     return [Record(grammar.seq + n, grammar.epoch + 1, 0.0, event) for n, event in enumerate(events, 1)]
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 from click.testing import Result
 
 from turnkernel.codec import encode
+from turnkernel.events import SessionOpen
+from turnkernel.store import FileStore
 from turnkernel.testing.laws import check_append_only, check_log
 
 from .conftest import cut_after, records_of
@@ -33,7 +36,12 @@ def test_repair_appends_the_closers_and_a_second_one_appends_nothing(
     assert records[-1].event.type == "session/close"
     new = [record for record in records if record.epoch == 2]
     assert len(result.stdout.splitlines()) == len(new) + 1
-    assert result.stdout.splitlines()[-1] == f"appended: {len(new)} records"
+    turn = before.rindex(b'"type":"turn/start"')
+    kept, results = 1 + before[turn:].count(b"\n{"), before[turn:].count(b'"type":"tool/result"')
+    kept -= not before.endswith(b"\n")
+    assert result.stdout.splitlines()[-1] == (
+        f"appended: {len(new)} records; kept: {kept} of the unfinished turn t1, {results} of them results of calls"
+    )
 
     again = invoke("repair", log)
     assert again.exit_code == 0
@@ -50,6 +58,7 @@ def test_a_dry_run_prints_what_repair_appends_and_appends_nothing(
     dry = invoke("repair", "--dry-run", log)
     assert dry.exit_code == 0
     assert log.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [log], "no lock either"
     real = invoke("repair", log)
 
     def types(result: Result) -> list[list[str]]:
@@ -104,6 +113,36 @@ def test_a_damaged_log_is_not_repaired(invoke: Invoke, tmp_path: Path, closed_by
         assert (result.exit_code, result.stdout) == (1, "")
         assert "line 4 (byte" in result.stderr
         assert log.read_bytes() == bad
+
+
+def test_of_a_live_log_nothing_is_planned_and_nothing_appended(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes
+) -> None:
+    log = tmp_path / "live.log"
+    log.write_bytes(cut_after(closed_bytes, "tool/start"))
+    store = FileStore.open(log)
+    for more in ([], ["--dry-run"], ["--salvage"], ["--dry-run", "--salvage"]):
+        result = invoke("repair", *more, log)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "the session is live" in result.stderr
+    for command in (["show"], ["verify"], ["context", "--wire", "anthropic"]):
+        assert invoke(*command, log).exit_code == 0
+    store.close()
+    assert invoke("repair", log).exit_code == 0
+
+
+def test_a_repair_says_of_the_containment_what_the_log_has_said(
+    invoke: Invoke, tmp_path: Path, closed_bytes: bytes
+) -> None:
+    log = tmp_path / "open.log"
+    rows = cut_after(closed_bytes, "tool/start").splitlines(keepends=True)
+    first = records_of(rows[0])[0]
+    assert isinstance(first.event, SessionOpen)
+    rows[0] = encode(attrs.evolve(first, event=attrs.evolve(first.event, containment="tree")))
+    log.write_bytes(b"".join(rows))
+    assert invoke("repair", log).exit_code == 0
+    openings = [record.event for record in records_of(log.read_bytes()) if isinstance(record.event, SessionOpen)]
+    assert [one.containment for one in openings] == ["tree", "tree"]
 
 
 def test_repair_makes_no_file_where_there_is_none(invoke: Invoke, tmp_path: Path) -> None:
