@@ -2,8 +2,8 @@
 
 import pytest
 import trio
-
 from tests.kernel.test_children import Delegate, a_session, asks_for, events, of, slow, until
+
 from turnkernel import Settings, ToolOutput, open_session
 from turnkernel.events import TaskEnded, TurnEnd
 from turnkernel.store import MemoryStore
