@@ -4,6 +4,7 @@ A task lives in the session's nursery, not in the turn's: a cancel of the turn l
 one end and its notice at once, so there is exactly one, over a crash too.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,6 +22,10 @@ from .tool import FindsTasks, TaskBody, TaskLifetime, ToolOutput, checked
 from .wording import TaskFacts
 
 __all__ = ["CallTasks", "TaskRecords", "TaskWork", "find_detached", "leave_tasks", "stop_all_tasks", "stop_task"]
+
+
+_EARLIER = -math.inf
+"""When a task began that was found."""
 
 
 class TaskRecords:
@@ -142,9 +147,12 @@ async def _run(kernel: Kernel, live: LiveTask, body: TaskBody) -> None:
     output: ToolOutput | None = None
     try:
         with live.scope:
-            # Intent before effect, as for calls.
-            await kernel.journal.flush()
-            await trio.lowlevel.checkpoint_if_cancelled()
+            if live.began is None:
+                # Intent before effect, as for calls. One that was found runs already: if it is stopped in this
+                # very instant its body must see to that.
+                await kernel.journal.flush()
+                await trio.lowlevel.checkpoint_if_cancelled()
+                live.began = trio.current_time()
             output = await _result(kernel, live, body)
     except LogFailedError:
         pass  # kept by the journal; the driver raises it
@@ -155,7 +163,6 @@ async def _run(kernel: Kernel, live: LiveTask, body: TaskBody) -> None:
 
 async def _result(kernel: Kernel, live: LiveTask, body: TaskBody) -> ToolOutput:
     """What the body returned or raised. `trio.Cancelled` passes."""
-    live.began = trio.current_time()
     work = TaskWork(kernel, live)
     try:
         return checked(await body(work))
@@ -211,7 +218,7 @@ def _facts(kernel: Kernel, live: LiveTask, output: ToolOutput | None) -> TaskFac
         _status(output),
         cause=cause,
         by_call=bool(live.by_call),
-        seconds=None if live.began is None else trio.current_time() - live.began,
+        seconds=None if live.began in (None, _EARLIER) else trio.current_time() - live.began,
         output=safe(live.error if output is None else output.text),
         survivors=tuple(live.survivors),
     )
@@ -276,4 +283,5 @@ def find_detached(kernel: Kernel) -> None:
             kernel.append(task_lost(started, kernel.wording))
         else:
             live = kernel.tasks[started.task] = LiveTask(started)
+            live.began = _EARLIER
             kernel.tasks_nursery.start_soon(_run, kernel, live, body, name=f"task {started.task}")

@@ -392,8 +392,8 @@ async def test_a_detached_task_that_is_not_found_is_lost_and_one_whose_tool_is_m
     ("output", "status", "said"),
     [
         (ToolOutput("its keeper is gone", is_error=True, status="unknown"), "lost", "is lost: it does not run"),
-        (ToolOutput("by an earlier life", status="stopped"), "stopped", "was stopped after"),
-        (ToolOutput("its hour was over", is_error=True, status="timed_out"), "error", "failed after"),
+        (ToolOutput("by an earlier life", status="stopped"), "stopped", "was stopped]"),
+        (ToolOutput("its hour was over", is_error=True, status="timed_out"), "error", "failed]"),
     ],
 )
 async def test_a_body_says_what_became_of_detached_work(output, status, said, autojump_clock):
@@ -428,6 +428,25 @@ async def test_a_detached_task_that_is_stopped_ends(autojump_clock):
         assert stopped == [True]
         (end,) = ends(session)
         assert end.status == "stopped"
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_a_found_task_is_ended_or_let_go_of_by_its_body_in_the_first_instant_too(stopped, autojump_clock):
+    seen = []
+
+    async def body(ctx):
+        try:
+            await trio.sleep_forever()
+        finally:
+            seen.append(ctx.stopping)
+
+    store = MemoryStore(await detached_log())
+    tools = [Begins(body, find=lambda started: body)]
+    async with open_session(store, provider=ScriptedProvider([]), tools=tools, durability="memory") as session:
+        if stopped:
+            session.stop_all()
+    assert seen == [stopped]
+    assert [end.status for end in ends(session)] == (["stopped"] if stopped else [])
 
 
 async def test_what_a_task_could_not_stop_is_named_in_its_end(autojump_clock):
