@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -97,6 +97,7 @@ async def run_process(
     grace_seconds: float = 2.0,
     tier: Tier = "tree",
     given: int | None = None,
+    farewell: Callable[[], None] | None = None,
 ) -> ProcessEnd:
     """Run a process to its end, and with it everything that it started. For a call or any other work of a session.
 
@@ -109,6 +110,10 @@ async def run_process(
     Under cancellation, and at its timeout, everything gets SIGTERM and SIGCONT, after `grace_seconds` or at
     urgency *now* SIGKILL, and is confirmed to be gone; what it still says meanwhile is passed on. Then
     `trio.Cancelled` passes. What could not be stopped is named with `ctx.survivor`.
+
+    `farewell` asks it to end by other means than a signal, such as the end of its input. It is called first, must
+    not wait nor raise, and the process has `grace_seconds` to exit before SIGTERM and as long after it, also at
+    urgency *now*: that is how a session is left.
 
     Raises `NotStartedError` when it can't be started; what `on_output` raises, after everything is gone.
     """
@@ -124,7 +129,7 @@ async def run_process(
         try:
             timed_out = await child.watch(timeout_seconds)
         finally:
-            await child.end(ctx, grace_seconds)
+            await child.end(ctx, grace_seconds, farewell)
     return child.report(timed_out)
 
 
@@ -189,26 +194,31 @@ class _Child:
             nursery.cancel_scope.deadline = trio.current_time() + (DRAIN_SECONDS if self._exit_seen else 0)
         return limit.cancelled_caught
 
-    async def end(self, ctx: WorkContext, grace_seconds: float) -> None:
+    async def end(self, ctx: WorkContext, grace_seconds: float, farewell: Callable[[], None] | None) -> None:
         """End all that is left, confirm it, name what is not, close. Bounded; at urgency *now* without grace."""
+        seconds, now_seconds = (grace_seconds, 0.0) if farewell is None else (2 * grace_seconds,) * 2
         try:
             if not self._held.is_over():
-                with ctx.critical(f"ending {self.name}", grace_seconds + hold.KILL_SECONDS):
+                with ctx.critical(f"ending {self.name}", seconds + hold.KILL_SECONDS, now_seconds=now_seconds):
                     try:
-                        await self._terminate(grace_seconds)
+                        await self._terminate(grace_seconds, farewell)
                     finally:
                         await self._held.kill()
         finally:
             self._settle(ctx)
 
-    async def _terminate(self, grace_seconds: float) -> None:
+    async def _terminate(self, grace_seconds: float, farewell: Callable[[], None] | None) -> None:
         """End it politely as long as the grace lasts, reading on."""
-        with trio.move_on_after(grace_seconds):
-            async with trio.open_nursery() as nursery:
-                for pipe in self._pipes:
-                    nursery.start_soon(pipe.pump)
+        async with trio.open_nursery() as nursery:
+            for pipe in self._pipes:
+                nursery.start_soon(pipe.pump)
+            if farewell is not None:
+                farewell()
+                with trio.move_on_after(grace_seconds):
+                    await self._held.exited()
+            with trio.move_on_after(grace_seconds):
                 await self._held.terminate()
-                nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
     def _settle(self, ctx: WorkContext) -> None:
         """Pass on the last output, close, reap, say what is left. Whatever of it fails, the rest is done."""
