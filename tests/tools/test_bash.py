@@ -120,7 +120,8 @@ async def test_a_flood_is_kept_in_bounded_memory_with_head_and_tail(ctx, bash):
         {"command": 1},
         {"command": "touch marker", "timeout_seconds": 0},
         {"command": "touch marker", "timeout_seconds": "1"},
-        {"command": "touch marker", "background": True},
+        {"command": "touch marker", "timeout_seconds": -1, "background": True},
+        {"command": "touch marker", "background": "yes"},
         {"command": "touch marker", "cwd": "/"},
         {"command": "touch marker \0"},
         {"command": "touch marker \ud800"},
@@ -147,6 +148,9 @@ def test_the_standard_tools_are_those_of_the_scenarios(tmp_path):
         "write_file": ["path", "content"],
         "edit_file": ["path", "old", "new"],
         "ask_user": ["question", "options"],
+        "task_list": [],
+        "task_output": ["task"],
+        "task_stop": ["task"],
     }
     assert {name: (tool.effect, tool.concurrency) for name, tool in tools.items()} == {
         "bash": ("effect", "exclusive"),
@@ -154,6 +158,9 @@ def test_the_standard_tools_are_those_of_the_scenarios(tmp_path):
         "write_file": ("effect", "exclusive"),
         "edit_file": ("effect", "exclusive"),
         "ask_user": ("read_only", "shared"),
+        "task_list": ("read_only", "shared"),
+        "task_output": ("read_only", "shared"),
+        "task_stop": ("idempotent", "exclusive"),
     }
     assert all(isinstance(tool, Tool) and tool.description for tool in tools.values())
 
