@@ -50,7 +50,7 @@ from .text import Clip
 __all__ = ["INNER", "LOG_OUTPUT_BYTES", "TABLE", "Grammar", "Move", "OpenCall", "OpenStep", "OpenTurn"]
 
 LOG_OUTPUT_BYTES = 256 * 1024
-"""How much output of one call is kept, in the log and for its closing text (DESIGN 5)."""
+"""How much output of one call is kept, in the log and for its closing text."""
 
 
 class Move(NamedTuple):

@@ -73,7 +73,7 @@ def closers(
 
 
 def partial_message(grammar: Grammar, turn: str, step: OpenStep) -> ModelMessage | None:
-    """What a cut stream leaves, or None if nothing of it can stand (table of DESIGN 4)."""
+    """What a cut stream leaves, or None if nothing of it can stand (laws C2 to C4)."""
     blocks = assemble(step.deltas, cut=True, taken=grammar.call_ids)
     if not blocks:
         return None

@@ -16,7 +16,7 @@ from .text import clip, is_blank
 __all__ = ["DEFAULT", "MODEL_OUTPUT_BYTES", "WORDINGS", "CallFacts", "TaskFacts", "TurnFacts", "Wording"]
 
 MODEL_OUTPUT_BYTES = 32 * 1024
-"""How much of one call's output the model is given (DESIGN 5)."""
+"""How much of one call's output the model is given."""
 
 _WHO: Mapping[Cause, str] = {
     Cause.USER: "the user",

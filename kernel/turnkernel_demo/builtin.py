@@ -56,5 +56,5 @@ def find(word: str) -> Scenario:
     path = Path(word)
     if path.suffix == _ENDING or path.exists():
         return load(path)
-    hint = did_you_mean(word, names())
+    hint = did_you_mean(word, names()) or "; `kernel-demo list` shows those"
     raise ScenarioError(f"{one_line(word)}: no such file, and no built-in scenario of that name{hint}")

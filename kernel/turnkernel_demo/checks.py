@@ -15,9 +15,9 @@ from turnkernel.wording import WORDINGS
 
 from .plain import quoted
 from .scenario import ROOT, Act, Expect, Scenario, ScenarioReply, SessionTable, ToolScript
-from .values import Problem, did_you_mean, shown
+from .values import Problem, did_you_mean, known_ones, shown
 
-__all__ = ["CHECKS", "REAL_TOOLS", "check_scenario"]
+__all__ = ["CHECKS", "REAL_TOOLS", "check_scenario", "check_speaks"]
 
 REAL_TOOLS = (
     "bash", "read_file", "write_file", "edit_file", "ask_user", "task_list", "task_output", "task_stop", "agent",
@@ -98,7 +98,7 @@ def check_act(act: Act, keys: frozenset[str]) -> None:
     fields = _event_fields(act.on, "on") if act.on is not None else ()
     for key in act.where:
         if key not in fields:
-            raise Problem(f"{act.on} has no field {quoted(key)}{did_you_mean(key, fields)}", "where")
+            raise Problem(f"{act.on} has no field {quoted(key)}{known_ones(key, fields)}", "where")
     meant = _MEANT_BY.get(act.do, ())
     if meant and act.target is None and not set(meant) & set(fields):
         raise Problem(f'"{act.do}" needs "target": ' + (f"{act.on} has no {meant[0]}" if act.on else "no event"))
@@ -120,7 +120,7 @@ def check_expect(expect: Expect, keys: frozenset[str]) -> None:
 
 def _event_fields(name: str, *path: str | int) -> Sequence[str]:
     if name not in EVENT_TYPES:
-        raise Problem(f"unknown event type {quoted(name)}{did_you_mean(name, EVENT_TYPES)}", *path)
+        raise Problem(f"unknown event type {quoted(name)}{known_ones(name, EVENT_TYPES)}", *path)
     return ("seq", "epoch", *(field.name for field in attrs.fields(EVENT_TYPES[name])))
 
 
@@ -148,7 +148,7 @@ def check_scenario(scenario: Scenario) -> None:
     ):
         for name in names:
             if name not in scripted and name not in REAL_TOOLS:
-                hint = did_you_mean(name, (*scripted, *REAL_TOOLS))
+                hint = known_ones(name, (*scripted, *REAL_TOOLS))
                 raise Problem(f"there is no tool {quoted(name)}{hint}", "tools", key)
     _check_sessions(scenario)
     if scenario.virtual:
@@ -156,6 +156,13 @@ def check_scenario(scenario: Scenario) -> None:
     for place, act in enumerate(scenario.acts):
         if act.site is not None and not scenario.virtual:
             raise Problem('is for runs with "virtual = true" only', "act", place, "site")
+
+
+def check_speaks(scenario: Scenario) -> None:
+    """Somebody says something, or nothing would be played."""
+    speaks = any(act.do in ("send", "steer", "replace") for act in scenario.acts)
+    if not speaks and not any(user.session == ROOT for user in scenario.users):
+        raise Problem("nobody says anything, so nothing would happen: it needs a [[user]] with a text")
 
 
 def _check_virtual(scenario: Scenario, scripted: list[str]) -> None:
@@ -175,5 +182,5 @@ def _check_sessions(scenario: Scenario) -> None:
         for place, one in enumerate(said):
             name = one.session
             if name != ROOT and not any(name == call or name.startswith(f"{call}_") for call in calls):
-                reason = f"there is no session {quoted(name)}{did_you_mean(name, (ROOT, *calls))}"
+                reason = f"there is no session {quoted(name)}{known_ones(name, (ROOT, *calls))}"
                 raise Problem(reason, key, place, "session")

@@ -16,7 +16,7 @@ from typing import cast
 import click
 
 from .exits import PROGRAM, note
-from .values import did_you_mean
+from .values import known_ones
 
 __all__ = ["cli", "main"]
 
@@ -77,7 +77,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a hint where the name is nearly right."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+            ctx.fail(f"there is no command {args[0]!r}{known_ones(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
 

@@ -39,8 +39,8 @@ from .values import (
     body,
     boolean,
     bounded,
-    did_you_mean,
     json_value,
+    known_ones,
     number,
     one_of,
     shown,
@@ -74,7 +74,7 @@ def _teach_table(converter: Any, cls: type[Any], **overrides: Any) -> None:
         said = table(value)
         for key in said:
             if key not in known:
-                raise Problem(f"unknown key {quoted(key)}{did_you_mean(key, known)}")
+                raise Problem(f"unknown key {quoted(key)}{known_ones(key, known)}")
         made = structure(said, cls)
         if check is not None:
             check(made, frozenset(said))

@@ -14,7 +14,7 @@ import attrs
 from cattrs import BaseValidationError
 from cattrs.errors import AttributeValidationNote, IterableValidationNote
 
-from .checks import check_scenario
+from .checks import check_scenario, check_speaks
 from .convert import FILE_KEYS, converter
 from .plain import one_line, quoted
 from .scenario import Scenario, ScenarioReply, Wire
@@ -69,6 +69,7 @@ def with_options(scenario: Scenario, name: str, *, wire: Wire | None = None, vir
     changed = attrs.evolve(scenario, wire=wire or scenario.wire, virtual=virtual or scenario.virtual)
     try:
         check_scenario(changed)
+        check_speaks(changed)
     except Problem as problem:
         raise _one_line_of(problem, name) from None
     return changed

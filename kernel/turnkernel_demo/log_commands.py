@@ -17,7 +17,7 @@ from turnkernel_providers.context import messages_of
 
 from .exits import json_line, on_terminal
 from .open_log import is_damaged, open_things, opened, say_how_it_ends, types_of
-from .render import WIDTH, lines
+from .render import lines
 
 __all__ = ["show", "verify"]
 
@@ -30,9 +30,9 @@ EVERY_PREFIX_UP_TO = 2000
 LOG = click.argument("log", type=click.Path(path_type=Path))
 
 
-def width_of_output() -> int:
-    """Columns of a line: the terminal's, or what `render` thinks right where there is none."""
-    return shutil.get_terminal_size().columns if on_terminal() else WIDTH
+def width_of_output() -> int | None:
+    """Columns of a line: the terminal's; without one no bound, for whoever searches in what is piped."""
+    return shutil.get_terminal_size().columns if on_terminal() else None
 
 
 @click.command(short_help="the log for a person, a line an event")

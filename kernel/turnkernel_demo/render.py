@@ -3,9 +3,9 @@
     seq   seconds  type            what
        7    1.204  tool/start      call_1 bash {"command": "sleep 300"}
 
-One line an event, never wider than it may be, in plain text without colour. What a model, a tool or a person
-said is shown in quotes with every control written as an escape: no record can drive the terminal, break its
-line or look like another record.
+One line an event, never wider than a bound where there is one, in plain text without colour. What a model, a tool
+or a person said is shown in quotes with every control written as an escape: no record can drive the terminal,
+break its line or look like another record.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,11 +50,8 @@ __all__ = ["WIDTH", "line", "lines"]
 WIDTH = 110
 """Columns of a line, where nothing else is asked for."""
 
-_MOST = 2000
-"""Characters of one text that are looked at; no line is that wide."""
 
-
-def lines(records: Iterable[Record], width: int = WIDTH, *, fold: bool = True) -> Iterator[str]:
+def lines(records: Iterable[Record], width: int | None = WIDTH, *, fold: bool = True) -> Iterator[str]:
     """A line per record; with `fold`, one for consecutive deltas of one block.
 
     A folded line bears the place and time of its first delta and names its last.
@@ -72,15 +69,16 @@ def lines(records: Iterable[Record], width: int = WIDTH, *, fold: bool = True) -
         yield _folded(folding, width)
 
 
-def line(record: Record, width: int = WIDTH) -> str:
-    """The line of one record."""
+def line(record: Record, width: int | None = WIDTH) -> str:
+    """The line of one record. `width` None: whole, however long."""
     return _line(record, _detail(record.event), width)
 
 
-def _line(record: Record, detail: str, width: int) -> str:
+def _line(record: Record, detail: str, width: int | None) -> str:
     closer = "(closer) " if getattr(record.event, "synthetic", False) else ""
     head = f"{record.seq:4} {record.t:8.3f}  {record.event.type:<15} "
-    return fit(f"{head}{closer}{detail}".rstrip(), width)
+    whole = f"{head}{closer}{detail}".rstrip()
+    return whole if width is None else fit(whole, width)
 
 
 def _one_block(one: Event, other: Event) -> bool:
@@ -91,7 +89,7 @@ def _one_block(one: Event, other: Event) -> bool:
     )
 
 
-def _folded(records: Sequence[Record], width: int) -> str:
+def _folded(records: Sequence[Record], width: int | None) -> str:
     if len(records) == 1:
         return line(records[0], width)
     deltas = [record.event for record in records if isinstance(record.event, ModelDelta)]
@@ -112,11 +110,11 @@ def _names(*names: str | None) -> str:
 
 
 def _said(text: str | None) -> str:
-    return quoted(text[:_MOST]) if text else ""
+    return quoted(text) if text else ""
 
 
 def _value(value: Any) -> str:
-    return as_json(value)[:_MOST]
+    return as_json(value)
 
 
 def _detail(event: Event) -> str:

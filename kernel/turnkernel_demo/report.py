@@ -52,6 +52,8 @@ class Result:
     violations: Sequence[Violation]
     fields: Mapping[str, Any]
     """What `run --json` prints."""
+    notes: Sequence[str] = ()
+    """What a person may want to know besides, and is no failure."""
 
 
 def judge(played: Played) -> Result:
@@ -69,7 +71,7 @@ def judge(played: Played) -> Result:
     violations = sorted(dict.fromkeys([*violations, *broken]), key=lambda one: one.seq)
     facts = _Facts(played, records, context, violations)
     unmet = [*_troubles(played), *_unmet_acts(played), *facts.unmet(played.scenario.expect)]
-    return Result(not unmet, unmet, violations, _fields(played, facts, not unmet, unmet))
+    return Result(not unmet, unmet, violations, _fields(played, facts, not unmet, unmet), list(_notes(played)))
 
 
 def _should_be_closed(played: Played) -> bool:
@@ -142,7 +144,15 @@ def _troubles(played: Played) -> Iterator[str]:
     if ledger.left is not None and ledger.left.error is not None:
         yield f"the kernel failed: {ledger.left.error}"
     if played.unmet_requests:
-        yield f"replies: {played.unmet_requests} requests too many, answered 500"
+        more = "1 request" if played.unmet_requests == 1 else f"{played.unmet_requests} requests"
+        yield f"replies: {more} too many, answered 500"
+
+
+def _notes(played: Played) -> Iterator[str]:
+    answered = len(played.bodies) - played.unmet_requests
+    unused = len(played.scenario.replies) - answered
+    if unused > 0:
+        yield f"replies: {unused} of {len(played.scenario.replies)} were not asked for"
 
 
 def _unmet_acts(played: Played) -> Iterator[str]:

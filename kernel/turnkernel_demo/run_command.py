@@ -117,7 +117,8 @@ def run(
 def _verdict(name: str, result: Result) -> str:
     title = result.fields["title"]
     head = f"{'ok     ' if result.ok else 'FAILED '} {one_line(name)}{f': {one_line(title)}' if title else ''}"
-    return "\n".join([head, *(f"        {one_line(line)}" for line in result.unmet)])
+    notes = (f"note: {line}" for line in result.notes)
+    return "\n".join([head, *(f"        {one_line(line)}" for line in (*result.unmet, *notes))])
 
 
 def _say_progress(text: str) -> None:

@@ -231,7 +231,7 @@ def _fits(cue: Cue, record: Record) -> bool:
 
 
 def _as_contained(played: Played) -> Played:
-    """Of a kill of the program, no more is expected than its containment can promise (DESIGN 6)."""
+    """Of a kill of the program, no more is expected than its containment can promise (docs/containment.md)."""
     if containment_of(played.log) in ("tree", "namespace"):
         return played
     expect = attrs.evolve(played.scenario.expect, survivors=None)

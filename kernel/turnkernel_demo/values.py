@@ -22,6 +22,7 @@ __all__ = [
     "did_you_mean",
     "exception_of",
     "json_value",
+    "known_ones",
     "number",
     "one_of",
     "shown",
@@ -48,6 +49,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint in brackets for a word that is close to a known one, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {quoted(close[0])}?)" if close else ""
+
+
+def known_ones(word: str, known: Iterable[str]) -> str:
+    """The same hint, or where no word is close all that there are."""
+    known = list(known)
+    return did_you_mean(word, known) or f"; there are {', '.join(known)}"
 
 
 def shown(value: Any) -> str:
@@ -212,7 +219,7 @@ def action(value: Any, _: Any = None) -> Action:
         raise Problem(f"must be a table of one key, not of {len(said)}")
     [(verb, what)] = said.items()
     if verb not in ACTIONS:
-        raise Problem(f"unknown action {quoted(verb)}{did_you_mean(verb, ACTIONS)}")
+        raise Problem(f"unknown action {quoted(verb)}{known_ones(verb, ACTIONS)}")
     try:
         return Action(cast("Any", verb), ACTIONS[verb](what, None))
     except Problem as problem:

@@ -9,7 +9,7 @@ import trio
 from click.testing import Result
 
 from turnkernel import open_session
-from turnkernel.events import ToolResult
+from turnkernel.events import InboxQueued, SessionOpen, ToolResult
 from turnkernel.testing.replies import Reply, ReplyCall
 from turnkernel.testing.scripted import ScriptedProvider, ScriptedTool
 from turnkernel.text import printable
@@ -251,4 +251,13 @@ def test_the_context_of_a_damaged_log_is_that_before_the_damage(
 def test_a_wire_that_is_not_there_yet_is_named(invoke: Invoke, closed_log: Path) -> None:
     result = invoke("context", closed_log, "--wire", "openai-responses")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "kernel-demo: the wire openai-responses is not available in this version\n"
+    said = "the wire openai-responses is not available yet; there are anthropic and openai-chat"
+    assert result.stderr == f"kernel-demo: {said}\n"
+
+
+def test_show_cuts_nothing_where_no_terminal_reads(invoke: Invoke, tmp_path: Path) -> None:
+    words = "word " * 5000
+    log = tmp_path / "long.log"
+    log.write_bytes(log_of([SessionOpen("s1", "2026-01-01T00:00:00.000+00:00", "memory", "none"),
+                            InboxQueued("i2", "prompt", words)]))  # fmt: skip
+    assert words in invoke("show", log).stdout

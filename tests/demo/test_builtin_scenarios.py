@@ -103,7 +103,7 @@ def test_a_word_of_the_command_line_is_a_name_or_a_path(tmp_path: Path) -> None:
     assert said == [
         "esc-in-a-long-tol: no such file, and no built-in scenario of that name"
         ' (did you mean "esc-in-a-long-tool"?)',
-        "zzz: no such file, and no built-in scenario of that name",
+        "zzz: no such file, and no built-in scenario of that name; `kernel-demo list` shows those",
         f"{tmp_path / 'no.toml'}: No such file or directory",
     ]
 

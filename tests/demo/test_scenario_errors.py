@@ -30,11 +30,12 @@ BAD = [
     ('[session]\nmax_step = 3', '[session]: unknown key "max_step" (did you mean "max_steps"?)'),
     ('[[user]]\ntext = "a"\n[[user]]\ntxt = "b"', '[[user]] 2: unknown key "txt" (did you mean "text"?)'),
     ('[[act]]\nwhn = 1', '[[act]] 1: unknown key "whn" (did you mean "where"?)'),
-    ("[[reply]]\nzzz = 1", '[[reply]] 1: unknown key "zzz"'),
+    ("[[user]]\nzzz = 1", '[[user]] 1: unknown key "zzz"; there are text, session'),
     ('[[reply]]\nraw_file = "x"', '[[reply]] 1: unknown key "raw_file" (did you mean "raw"?)'),
     ("users = []", 'unknown key "users" (did you mean "user"?)'),
     (CALLS.format("inptu = {}"), '[[reply]] 1: calls 1: unknown key "inptu" (did you mean "input"?)'),
-    ('"a\\u001b[2J\\n" = 1', 'unknown key "a\\x1b[2J\\n"'),
+    ('"a\\u001b[2J\\n" = 1', 'unknown key "a\\x1b[2J\\n"; there are title, wire, virtual,'
+     " limit_seconds, design, session, user, reply, tool, act, tools, expect"),
     ("[[user]]", '[[user]] 1: the key "text" is missing'),
     ('[[reply]]\ncalls = [{ id = "c" }]', '[[reply]] 1: calls 1: the key "name" is missing'),
     ('[[act]]\non = "turn/end"', '[[act]] 1: the key "do" is missing'),
@@ -135,8 +136,11 @@ BAD = [
     ('[[tool]]\nname = "a"\non_cancel = [{ swallow = true }]',
      '[[tool]] 1: on_cancel 1: "swallow" has no meaning in a cleanup'),
     ('[tools]\napprove = ["bsah"]', '[tools]: approve: there is no tool "bsah" (did you mean "bash"?)'),
-    ('[tools]\nblock = { qqq = "x" }', '[tools]: block: there is no tool "qqq"'),
-    ("[tools]\nrewrite = { qqq = {} }", '[tools]: rewrite: there is no tool "qqq"'),
+    ('[tools]\nblock = { qqq = "x" }', '[tools]: block: there is no tool "qqq"; there are bash, read_file,'
+     " write_file, edit_file, ask_user, task_list, task_output, task_stop, agent"),
+    ('[[tool]]\nname = "x"\n[tools]\nrewrite = { qqq = {} }',
+     '[tools]: rewrite: there is no tool "qqq"; there are x, bash, read_file, write_file, edit_file,'
+     " ask_user, task_list, task_output, task_stop, agent"),
     # acts
     ('[[act]]\ndo = "cancel"', '[[act]] 1: needs either "on" or "site"'),
     ('[[act]]\non = "turn/end"\nsite = 3\ndo = "cancel"', '[[act]] 1: needs either "on" or "site", not both'),
@@ -234,13 +238,24 @@ def test_a_child_session_may_bear_an_id_that_the_kernel_made_unique() -> None:
 
 
 def test_the_options_of_the_command_line_are_checked_like_the_file() -> None:
-    scenario = loads('[[reply]]\ncalls = [{ id = "c", name = "bash" }]', "it.toml")
+    scenario = loads('[[user]]\ntext = "x"\n[[reply]]\ncalls = [{ id = "c", name = "bash" }]', "it.toml")
     assert with_options(scenario, "it.toml", wire="openai-chat").wire == "openai-chat"
     with pytest.raises(ScenarioError) as caught:
         with_options(scenario, "it.toml", virtual=True)
     assert str(caught.value) == (
         'it.toml: [[reply]] 1: calls 1: "bash" is a real tool; a virtual run has scripted ones only'
     )
+
+
+@pytest.mark.parametrize("text", ["", 'title = "x"', '[[reply]]\ntext = "x"', ACT.format("cancel")])
+def test_a_scenario_in_which_nobody_speaks_can_not_be_played(text: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        with_options(loads(text), "it.toml")
+    assert str(caught.value).startswith("it.toml: nobody says anything, so nothing would happen")
+
+
+def test_an_act_may_be_the_one_who_speaks() -> None:
+    with_options(loads('[[act]]\non = "session/open"\ndo = "send"\ntext = "x"'), "it.toml")
 
 
 def test_what_a_tool_raises_is_made_from_its_text() -> None:

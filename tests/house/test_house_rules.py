@@ -10,7 +10,10 @@ import pytest
 
 import turnkernel
 from turnkernel.cancel import SHIELDS
-from turnkernel.testing.diagram import machines
+from turnkernel.events import ModelMessage, Record, SessionOpen, StepStart, TurnCancel, TurnStart
+from turnkernel.grammar import Grammar
+from turnkernel.messages import ToolUse
+from turnkernel.testing.diagram import diagram, machines
 from turnkernel.testing.laws import LAWS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,8 +128,29 @@ def test_the_diagrams_in_the_docs_are_drawn_from_the_grammar():
     assert machines() in text, "docs/design.md: run python -m turnkernel.testing.diagram and paste"
 
 
+@pytest.mark.parametrize("machine", ["session", "turn", "step", "call", "ask", "item", "task"])
+def test_every_state_in_a_diagram_can_be_come_to_and_left(machine):
+    arrows = re.findall(r"^    (\S+) --> (\S+): ", diagram(machine), re.MULTILINE)
+    begun, reached = {before for before, _ in arrows}, {after for _, after in arrows}
+    assert begun == reached | {"[*]"}
+
+
+def test_the_arrows_that_the_table_has_no_place_for_are_what_the_grammar_does():
+    opening = SessionOpen("s", "2026-01-01T00:00:00.000+00:00", "memory", "none")
+    asking = ModelMessage("t1", "s1", "w", "m", (ToolUse("c1", "x", {}),), "tool_use")
+    for before in ([], [TurnCancel("t1")]):
+        grammar = Grammar()
+        events = [opening, TurnStart("t1"), StepStart("t1", "s1", "w", "m"), asking, *before]
+        for seq, event in enumerate(events, 1):
+            grammar.apply(Record(seq, 1, 0.0, event))
+        assert [call.state for call in grammar.calls.values()] == ["asked"]
+        for epoch in (2, 3):
+            grammar.apply(Record(grammar.seq + 1, epoch, 0.0, opening))
+            assert grammar.turn.state == "cut"
+
+
 def test_the_project_speaks_of_itself_alone():
-    words = re.compile(r"/work/|/tmp/bash|\.library|subagent helper|steering repo")
+    words = re.compile(r"/work/|/tmp/bash|\.library|subagent helper|steering repo|DESIGN (\d|asks)")
     for folder in ("kernel", "tools", "providers", "tests", "benchmarks", "docs", ".ci"):
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix in (".py", ".md", ".toml", "") and path != Path(__file__).resolve():

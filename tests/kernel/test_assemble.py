@@ -1,4 +1,4 @@
-"""Deltas to blocks: what a whole, a cut and a broken stream leave (the table of DESIGN 4)."""
+"""Deltas to blocks: what a whole, a cut and a broken stream leave (laws C2 to C4)."""
 
 import pytest
 from hypothesis import given, settings

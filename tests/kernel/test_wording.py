@@ -1,4 +1,4 @@
-"""What the model is told: every text says what the table of DESIGN 4 says it must, and nothing that is not so."""
+"""What the model is told: every text says what it must, and nothing that is not so."""
 
 from typing import get_args
 

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from turnkernel_demo.builtin import load_builtin, names
+from turnkernel_demo.builtin import TOUR, load_builtin, names
 from turnkernel_demo.load import with_options
 from turnkernel_demo.report import judge
 from turnkernel_demo.virtual import play_virtually
@@ -20,6 +20,7 @@ def test_a_virtual_scenario_comes_out_as_it_says(name, wire):
 
 
 REAL = [
+    *TOUR,
     "esc-in-arguments",
     "esc-while-asked",
     "kill-in-a-stream",
@@ -27,7 +28,7 @@ REAL = [
     "process-that-runs-away",
     "steer-while-a-call-runs",
 ]
-"""One of each kind; all of them take half a minute: `kernel-demo run` with every name of `kernel-demo list`."""
+"""The tour's, and one of each kind; `kernel-demo run` with every name of `kernel-demo list` plays them all."""
 
 
 @pytest.mark.parametrize(("wire", "piece_bytes"), [("anthropic", None), ("openai-chat", 1)])

@@ -202,8 +202,10 @@ def test_a_run_over_its_limit_says_who_holds_it_and_leaves_nothing(real):
     assert "call c1" in stuck.holders[0]
 
 
+AWAY = f"runaway-{os.urandom(6).hex()}"
+"""A name that no other run of these tests gives a process on this machine."""
 RUNAWAY = (
-    "({how} bash -c 'echo > away; exec -a runaway-77 sleep 300' &); "
+    f"({{how}} bash -c 'echo > away; exec -a {AWAY} sleep 300' &); "
     "until [ -e away ]; do sleep 0.01; done; echo begun; sleep 300"
 )
 
@@ -218,7 +220,7 @@ def test_nothing_gets_away_from_the_containment_that_holds(real, how, verb):
         pytest.skip("tier tree can't be had here; it takes Linux with subreapers")
     assert came.ok, came.unmet
     assert came["survivors"] == []
-    assert not list(running("runaway-77"))
+    assert not list(running(AWAY))
 
 
 @pytest.mark.law("R1")
@@ -226,9 +228,9 @@ def test_what_gets_away_is_seen_and_ended_whatever_it_did_to_hide(real):
     """Tier `group` does not hold a process that leaves session, parent and environment behind. Here it is seen."""
     hidden = COMMAND.format(command=RUNAWAY.format(how="env -i setsid"))
     came = real('[session]\ncontainment = "group"\n' + hidden + act("tool/output", "cancel"))
-    assert [(one["command"], one["after"]) for one in came["survivors"]] == [("runaway-77 300", "t1")]
+    assert [(one["command"], one["after"]) for one in came["survivors"]] == [(f"{AWAY} 300", "t1")]
     assert came.laws == {"R1"}
-    assert not list(running("runaway-77"))
+    assert not list(running(AWAY))
 
 
 def running(name: str) -> Iterator[int]:

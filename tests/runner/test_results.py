@@ -201,7 +201,7 @@ def test_an_act_that_fired_too_seldom_is_unmet(virtual):
 
 def test_a_request_too_many_is_unmet(virtual):
     came = virtual(STORY + '[[user]]\ntext = "More?"\n[session]\nretries = 0\n')
-    assert came.unmet == ["replies: 1 requests too many, answered 500"]
+    assert came.unmet == ["replies: 1 request too many, answered 500"]
 
 
 def test_replies_that_are_left_over_are_no_failure(virtual):

@@ -62,6 +62,15 @@ def test_0_when_everything_came_out(files):
     assert "Good" in done.stdout
 
 
+def test_replies_that_nobody_asked_for_are_no_failure_and_are_told(files):
+    (files / "more.toml").write_text(GOOD.replace("[expect]", '[[reply]]\ntext = "Two."\n[expect]'))
+    done = invoke(files / "more.toml")
+    assert (done.exit_code, done.stdout.splitlines()[1].strip()) == (
+        0, "note: replies: 1 of 2 were not asked for",
+    )  # fmt: skip
+    assert json.loads(invoke(files / "more.toml", "--json").stdout)["unmet"] == []
+
+
 def test_1_when_something_is_unmet_with_a_line_for_each(files):
     done = invoke(files / "bad.toml")
     assert done.exit_code == 1

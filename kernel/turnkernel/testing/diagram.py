@@ -7,6 +7,13 @@ from ..grammar import INNER, TABLE
 
 __all__ = ["diagram", "machines"]
 
+_BY_CONTENT = {
+    "turn": ("running --> cut: session/open", "cancelled --> cut: session/open", "cut --> cut: session/open"),
+    "call": ("[*] --> asked: model/message",),
+}
+"""Arrows that the table has no place for, because not the event's type alone makes them: an opening cuts a turn
+where one is open, and a message opens as many calls as it asks for."""
+
 _MACHINES = ("session", "turn", "step", "call", "ask", "item", "task")
 
 
@@ -30,6 +37,7 @@ def diagram(machine: str) -> str:
 
 
 def _moves(machine: str) -> Iterator[str]:
+    yield from _BY_CONTENT.get(machine, ())
     for event, moves in TABLE.items():
         for move in moves:
             if move.machine == machine and move.after is not None:

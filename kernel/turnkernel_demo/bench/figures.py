@@ -59,7 +59,7 @@ class Figure:
     floor: Samples
     subject: Samples
     limit: Limit | None = None
-    """From DESIGN 11; None where it sets none."""
+    """What a median must keep to, as a ratio or a time; None where no limit is set."""
     unit: Unit = "ms"
     """For people; JSON is in milliseconds."""
     shares: Sequence[Share] = ()
