@@ -165,7 +165,8 @@ class TaskContext(WorkContext, Protocol):
 
 TaskBody = Callable[[TaskContext], Awaitable[ToolOutput]]
 """The work of a task. The same contract as a tool's `run`: when it has returned or raised, nothing that it started
-is alive, unless it is detached."""
+is alive, unless it is detached. With status `unknown` it says that detached work is lost, and nobody knows how it
+ended; with `stopped`, that it was stopped, whoever that was."""
 
 
 class Tasks(Protocol):
