@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from tests.tools.task_sessions import Gate, alive
 
 from turnkernel.causes import Urgency
 from turnkernel.tool import Answered
@@ -145,3 +146,29 @@ def ctx() -> Iterator[FakeContext]:
 def new_ctx() -> type[FakeContext]:
     """For tests that need several."""
     return FakeContext
+
+
+@pytest.fixture
+def mark(monkeypatch) -> Iterator[str]:
+    """What all processes of the test have in their environment; whatever a failing one leaves is ended."""
+    unique = f"TASKS_TEST={os.getpid()}.{next(_ids)}"
+    monkeypatch.setenv(*unique.split("="))
+    yield unique
+    for pid in alive(unique):
+        os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.fixture
+def gate(tmp_path) -> Iterator[Gate]:
+    """The command waits with `read x <gate`."""
+    made = Gate(tmp_path / "gate")
+    yield made
+    os.close(made.fd)
+
+
+@pytest.fixture
+def up(tmp_path) -> Iterator[Gate]:
+    """The command tells with `echo >up` that it is up."""
+    made = Gate(tmp_path / "up")
+    yield made
+    os.close(made.fd)

@@ -1,157 +1,25 @@
 """Commands that go on when their call is over: real processes, held by gates and counted in /proc."""
 
-import itertools
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
+from tests.tools.task_sessions import Host, alive, hosted
 
 from turnkernel.causes import Answer
-from turnkernel.events import TaskEnded, TaskStarted, ToolResult
-from turnkernel.session import Session, open_session
-from turnkernel.testing.laws import check_log
-from turnkernel.testing.replies import Reply, ReplyCall
-from turnkernel.testing.scripted import ScriptedProvider, ScriptedTool
-from turnkernel_tools import standard_tools
+from turnkernel.events import TaskEnded
+from turnkernel.testing.scripted import ScriptedTool
 from turnkernel_tools.background import LAST_BYTES
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="what is left alive is counted in /proc; a Linux machine would run it"
 )
 
-# A guard against hanging only; no test depends on how long anything takes.
-GUARD = 30.0
-_calls = itertools.count(1)
-
-
-@pytest.fixture(autouse=True)
-def mark(monkeypatch) -> Iterator[str]:
-    """What all processes of the test have in their environment; whatever a failing one leaves is ended."""
-    unique = f"TASKS_TEST={os.getpid()}.{next(_calls)}"
-    monkeypatch.setenv(*unique.split("="))
-    yield unique
-    for pid in alive(unique):
-        os.kill(int(pid), signal.SIGKILL)
-
-
-def alive(mark: str) -> list[str]:
-    """The pids of processes other than this one that have this in their environment."""
-    found: list[str] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                if mark.encode() in (entry / "environ").read_bytes() and state not in "ZX":
-                    found.append(entry.name)
-            except OSError:
-                continue
-    return found
-
-
-class Gate:
-    """A FIFO that a command waits at, or through which it tells the test that it has come so far."""
-
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def open(self) -> None:
-        os.write(self.fd, b"go\n")
-
-    async def passed(self) -> None:
-        await trio.lowlevel.wait_readable(self.fd)
-        os.read(self.fd, 100)
-
-
-@pytest.fixture
-def gate(tmp_path) -> Iterator[Gate]:
-    """The command waits with `read x <gate`."""
-    made = Gate(tmp_path / "gate")
-    yield made
-    os.close(made.fd)
-
-
-@pytest.fixture
-def up(tmp_path) -> Iterator[Gate]:
-    """The command tells with `echo >up` that it is up."""
-    made = Gate(tmp_path / "up")
-    yield made
-    os.close(made.fd)
-
-
-class Host:
-    """A session with a model that calls what the test says."""
-
-    def __init__(self, session: Session, provider: ScriptedProvider) -> None:
-        self.session = session
-        self.provider = provider
-
-    def events(self) -> list:
-        return [record.event for record in self.session._kernel.journal.records_from(1)]
-
-    def ask_for(self, name: str, **input: object) -> str:
-        """Have the model call a tool in its next request; the call's id."""
-        call = f"call_{os.getpid()}_{next(_calls)}"
-        self.provider.replace([Reply(calls=[ReplyCall(call, name, input)])])
-        return call
-
-    async def call(self, name: str, **input: object) -> ToolResult:
-        call = self.ask_for(name, **input)
-        await self.session.send("go")
-        async for event in self.session.events():
-            if isinstance(event, ToolResult) and event.call == call:
-                return event
-        raise AssertionError("the session has ended")
-
-    async def begin(self, command: str, **input: object) -> str:
-        """Begin a task; its id."""
-        result = await self.call("bash", command=command, background=True, **input)
-        assert not result.is_error
-        started = [event for event in self.events() if isinstance(event, TaskStarted)][-1]
-        assert started.call == result.call
-        assert f"Task {started.task} " in result.text
-        return started.task
-
-    async def end_of(self, task: str) -> TaskEnded:
-        async for event in self.session.events():
-            if isinstance(event, TaskEnded) and event.task == task:
-                return event
-        raise AssertionError("the session has ended")
-
-    async def output_with(self, task: str, words: str) -> str:
-        """What `task_output` tells once these words have been read."""
-        while words not in (result := await self.call("task_output", task=task)).text:
-            pass
-        return result.text
-
-    def started(self, task: str) -> TaskStarted:
-        (found,) = [event for event in self.events() if isinstance(event, TaskStarted) and event.task == task]
-        return found
-
 
 @pytest.fixture(params=["file", "memory"])
 def log(request, tmp_path) -> Path | None:
     """Where the log is."""
     return tmp_path / "log.jsonl" if request.param == "file" else None
-
-
-@asynccontextmanager
-async def hosted(root: Path, log: Path | None = None, *more_tools, guard: float = GUARD, **options):
-    options = {"grace_seconds": 5.0} | options
-    provider = ScriptedProvider([], spare=Reply(text="I see."))
-    with trio.fail_after(guard):
-        async with open_session(
-            log, provider=provider, tools=[*standard_tools(root, **options), *more_tools], durability="process"
-        ) as session:
-            host = Host(session, provider)
-            yield host
-    assert check_log([*session._kernel.journal.records_from(1)]) == []
 
 
 async def test_a_command_goes_on_after_its_turn_and_its_end_is_told_with_what_it_printed(tmp_path, log, gate):
