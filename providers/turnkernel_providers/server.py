@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, cast
+from urllib.parse import quote, unquote
 
 import attrs
 import h11
@@ -23,7 +24,18 @@ from .strict import Refusal
 
 __all__ = ["ModelRequest", "ModelServer", "Violation", "open_model_server"]
 
+_APART = "/apart/"
+"""Where the base URLs of further clients begin, each with its name."""
+
 _WIRES: Mapping[str, Callable[[], Wire]] = {"anthropic": AnthropicWire, "openai-chat": OpenAIChatWire}
+
+
+@attrs.define
+class _Queue:
+    """The replies of one client, and how many were taken."""
+
+    replies: Sequence[Reply]
+    taken: int = 0
 
 
 @attrs.frozen
@@ -42,7 +54,13 @@ class ModelServer:
     """What a client asked of the server and how it went; see `open_model_server`."""
 
     def __init__(
-        self, wire: Wire, base_url: str, replies: Sequence[Reply], strict: bool, clock: Callable[[], float]
+        self,
+        wire: Wire,
+        base_url: str,
+        replies: Sequence[Reply],
+        apart: Mapping[str, Sequence[Reply]],
+        strict: bool,
+        clock: Callable[[], float],
     ) -> None:
         self.base_url = base_url
         """For clients of Anthropic's wire; those of OpenAI's add `/v1`."""
@@ -56,15 +74,18 @@ class ModelServer:
         self.changed = trio.lowlevel.ParkingLot()
         """Everybody parked here is woken when anything above has changed."""
         self._wire = wire
-        self._replies = list(replies)
+        self._queues = {"": _Queue(replies), **{name: _Queue(said) for name, said in apart.items()}}
         self._strict = strict
         self._clock = clock
-        self._next_reply = 0
         self._connections = 0
 
     def __repr__(self) -> str:
-        left = len(self._replies) - self._next_reply
+        left = sum(len(queue.replies) - queue.taken for queue in self._queues.values())
         return f"<ModelServer {self.base_url}: {len(self.requests)} requests, {left} replies left>"
+
+    def url_of(self, name: str) -> str:
+        """The base URL of a client that has replies of its own; of one that has none all requests are unmet."""
+        return f"{self.base_url}{_APART}{quote(name, safe='')}"
 
     # ------------------------------------------------------------------------------------------- waiting
 
@@ -139,7 +160,8 @@ class ModelServer:
         self.changed.unpark_all()
 
     def _decide(self, record: ModelRequest, body: bytes) -> Script:
-        if record.path != self._wire.path:
+        name, path = _split(record.path)
+        if path != self._wire.path:
             return self._error(record, 404, f"Not found: {record.path}")
         if record.method != "POST":
             return self._error(record, 405, "Method Not Allowed")
@@ -149,14 +171,15 @@ class ModelServer:
             return self._refuse(record, Refusal("shape", f"The request body is not valid JSON: {error}"))
         if refusal := self._refusal(record.body):
             return self._refuse(record, refusal)
-        if self._next_reply == len(self._replies):
+        queue = self._queues.get(name) or _Queue(())
+        if queue.taken == len(queue.replies):
             self.unmet.append(record)
-            told = f"unmet: no reply is left for request {record.number}; the script has {len(self._replies)}"
+            told = f"unmet: no reply is left for request {record.number}; the script has {len(queue.replies)}"
             return self._error(record, 500, told)
-        record.reply = self._next_reply
-        self._next_reply += 1
+        record.reply = queue.taken
+        queue.taken += 1
         asked = self._wire.asked(record.number, record.body, len(body))
-        return script(self._wire, self._replies[record.reply], asked)
+        return script(self._wire, queue.replies[record.reply], asked)
 
     def _refusal(self, body: object) -> Refusal | None:
         if not isinstance(body, dict):
@@ -176,6 +199,14 @@ class ModelServer:
     def _error(self, record: ModelRequest, status: int, text: str) -> Script:
         record.error = text
         return error_script(self._wire, status, text, record.number)
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Whose request it is, and the path as its wire has it."""
+    if not path.startswith(_APART):
+        return "", path
+    name, _, rest = path.removeprefix(_APART).partition("/")
+    return unquote(name), f"/{rest}"
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -201,14 +232,16 @@ async def open_model_server(
     wire: str,
     replies: Sequence[Reply],
     *,
+    apart: Mapping[str, Sequence[Reply]] | None = None,
     strict: bool = True,
     clock: Callable[[], float] = trio.current_time,
 ) -> AsyncGenerator[ModelServer]:
     """Serve `replies` over a wire (`anthropic`, `openai-chat`) on a free port of 127.0.0.1.
 
     Every HTTP request to the wire's path takes one reply, in order, retries included; one too many is answered
-    500. With `strict`, a request that a real API would refuse is answered 400 in the vendor's words and takes
-    none. `clock` gives the times in the records; take `time.monotonic` to compare with another process.
+    500. Replies in `apart` are for further clients, each with `url_of` its name. With `strict`, a request that a
+    real API would refuse is answered 400 in the vendor's words and takes none. `clock` gives the times in the
+    records; take `time.monotonic` to compare with another process.
 
     Leaving the block closes every connection and the port, whatever they are doing; nothing is left of the
     server. An exception of the block comes out as it is, not in a group. Raises ValueError for a wire or reply
@@ -216,11 +249,13 @@ async def open_model_server(
     """
     if wire not in _WIRES:
         raise ValueError(f"no such wire: {wire!r}; there are {', '.join(_WIRES)}")
-    for index, reply in enumerate(replies):
-        _check_reply(index, reply)
+    apart = apart or {}
+    for said in (replies, *apart.values()):
+        for index, reply in enumerate(said):
+            _check_reply(index, reply)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
-    server = ModelServer(_WIRES[wire](), f"http://127.0.0.1:{port}", replies, strict, clock)
+    server = ModelServer(_WIRES[wire](), f"http://127.0.0.1:{port}", replies, apart, strict, clock)
     failed: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:

@@ -43,7 +43,7 @@ class ModelRequest:
     status: int
     """What it is answered with."""
     reply: int | None = None
-    """Index of the reply that it took, from 0; None if it took none."""
+    """Index of the reply that it took, from 0, among those of its client; None if it took none."""
     error: str | None = None
     """Why it took none."""
     finished: bool = False

@@ -324,3 +324,18 @@ async def test_the_clock_of_the_records_can_be_one_that_other_processes_have(
         await client.ask(path, hello)
         await client.answer()
         assert start <= server.requests[0].received_at <= time.monotonic()
+
+
+async def test_each_client_has_replies_of_its_own(dial: Any, wire: str, path: str, hello: Any) -> None:
+    apart = {"call_1": [Reply(text="first")], "../a b/%2f": [Reply(text="second")]}
+    async with open_model_server(wire, [Reply(text="root")], apart=apart) as server:
+        urls = [server.base_url, *map(server.url_of, (*apart, "nobody"))]
+        answers: list[bytes] = []
+        for url in reversed(urls):
+            client = await dial(server)
+            await client.ask(url.removeprefix(server.base_url) + path, hello)
+            answers.append(repr(await client.answer()).encode())
+        said = [b"no reply is left", b"second", b"first", b"root"]
+        assert [part in answer for part, answer in zip(said, answers, strict=True)] == [True] * 4
+        assert [request.reply for request in server.requests] == [None, 0, 0, 0]
+        assert len(server.unmet) == 1
