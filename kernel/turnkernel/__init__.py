@@ -17,6 +17,7 @@ from .errors import (
 from .events import Delta, Error
 from .gate import Block, Gate, Rewrite
 from .kernel import Receipt, Settings
+from .messages import Message, Opaque, Text, Thinking, ToolResultBlock, ToolUse
 from .observe import CallStatus, Status
 from .provider import Finish, ModelEvent, Provider, Request, RetryPolicy, ToolSpec
 from .session import Session, open_session
@@ -37,7 +38,9 @@ __all__ = [
     "InternalError",
     "LogDamagedError",
     "LogFailedError",
+    "Message",
     "ModelEvent",
+    "Opaque",
     "Provider",
     "ProviderError",
     "Receipt",
@@ -54,10 +57,14 @@ __all__ = [
     "TaskBody",
     "TaskContext",
     "Tasks",
+    "Text",
+    "Thinking",
     "Tool",
     "ToolContext",
     "ToolOutput",
+    "ToolResultBlock",
     "ToolSpec",
+    "ToolUse",
     "TurnkernelError",
     "Urgency",
     "Wording",

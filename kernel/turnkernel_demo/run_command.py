@@ -82,6 +82,8 @@ def run(
     A real model server on 127.0.0.1 plays the model, the kernel runs in a process of its own, tools work in a
     fresh folder. Then the log is held against every law. Nothing of a run is left, whatever happens in it.
 
+    What a scenario file may say: docs/scenarios.md in the project's folder.
+
     \b
     Example:
       kernel-demo run esc-in-a-long-tool

@@ -106,7 +106,7 @@ def test_a_public_page_names_everything_that_is_on_it(page):
 
 def test_what_a_public_page_promises_is_made_of_what_public_pages_have():
     """Whoever writes a provider or reads a status needs no private place for it."""
-    for name in ("Delta", "ModelEvent", "Status", "CallStatus", "Settled"):
+    for name in ("Delta", "ModelEvent", "Message", "Text", "ToolUse", "Status", "CallStatus", "Settled"):
         assert name in turnkernel.__all__
 
 
