@@ -162,7 +162,8 @@ class Journal:
 
         Raises `GrammarError` for an event that may not stand there (those before it are in the log), and
         `LogFailedError` when the write fails, the disk is full, or the log is closed for writing already: then
-        nothing was added. On a full disk what closes the running turn is still taken, into the reserve.
+        nothing was added (of several events all but the last are known to the grammar then, which nothing acts on
+        any more). On a full disk what closes the running turn is still taken, into the reserve.
         """
         if self._sync_error is not None and self.failure is None:
             self._fail("flush", self._sync_error)
@@ -178,9 +179,14 @@ class Journal:
                 self._close_for_writing(self.full)
 
     def _prepare(self, events: tuple[Event, ...], entries: list[tuple[Record, bytes]]) -> None:
-        """Check, encode and move the grammar, event by event, as far as they may stand there and fit."""
+        """Check and encode, event by event, as far as they may stand there and fit.
+
+        The grammar is moved for the next one only: the last goes into it once it is in the log.
+        """
         grammar, now, size = self.grammar, self.now(), 0
         for event in events:
+            if entries:
+                grammar.apply(entries[-1][0])
             grammar.check(event)
             epoch = grammar.epoch + isinstance(event, SessionOpen)
             record = Record(grammar.seq + 1, epoch, now, event)
@@ -191,7 +197,6 @@ class Journal:
                 line = encode(record)
             size += len(line)
             self._make_room(event, size)
-            grammar.apply(record)
             entries.append((record, line))
 
     def _make_room(self, event: Event, size: int) -> None:
@@ -211,7 +216,9 @@ class Journal:
         try:
             self._store.write(b"".join([line for _, line in entries]) if len(entries) > 1 else entries[0][1])
         except OSError as error:
-            raise self._fail("append", error, lost=len(entries)) from error
+            raise self._fail("append", error, lost=self.seq + 1 - entries[0][0].seq) from error
+        if self.seq < entries[-1][0].seq:
+            self.grammar.apply(entries[-1][0])
         for record, line in entries:
             self._keep(offset, record)
             offset += len(line)

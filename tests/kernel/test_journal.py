@@ -309,3 +309,20 @@ async def test_a_cursor_far_back_reads_from_the_store_what_memory_does_not_hold(
             seen += [one.seq for one in batch]
             seq = seen[-1] + 1
         assert seen == list(range(1, made.seq + 1))
+
+
+@pytest.mark.law("D2")
+async def test_what_could_not_be_written_is_not_in_the_state_either():
+    """A status that counted it would differ from the log for as long as anybody looks."""
+    store = Disk()
+    log = journal(store)
+    log.append(OPEN)
+    before = log.seq, dict(log.grammar.items)
+
+    def refuse(data):
+        raise eio()
+
+    store.write = refuse
+    with pytest.raises(LogFailedError, match="1 records are not durable"):
+        log.append(InboxQueued("i1", "prompt", "lost"))
+    assert (log.seq, log.grammar.items) == before
