@@ -1,7 +1,7 @@
 """The file that a log is in: one writer, and what it has made and not used is gone again. Blocking; no trio.
 
-Reaches the file system through `disk.Disk` only. Everything above sees a `File`: a model of a disk stands in for it
-where crashes are tried out.
+Reaches the file system through `disk.Disk` only. Everything above sees a `File`: a model of a disk stands in for
+it where crashes are tried out.
 """
 
 import errno
@@ -19,7 +19,7 @@ import attrs
 from .disk import Disk
 from .errors import SessionLiveError
 
-__all__ = ["DiskFile", "File", "ReadOnlyStore", "make_private"]
+__all__ = ["DiskFile", "File", "ReadOnlyStore", "is_there", "make_private"]
 
 _TRIES = 10
 """How often somebody else may remove a file between our opening and our locking it."""
@@ -301,6 +301,16 @@ def _write_all(disk: Disk, fd: int, chunks: Iterable[bytes]) -> None:
         rest = chunk
         while rest:
             rest = rest[disk.write(fd, rest) :]
+
+
+def is_there(path: Path, disk: Disk | None = None) -> bool:
+    """Whether there is something of that name. Raises OSError where that can't be said."""
+    disk = disk if disk is not None else Disk()
+    try:
+        disk.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def make_private(folder: Path, disk: Disk | None = None) -> None:

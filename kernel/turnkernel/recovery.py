@@ -14,7 +14,7 @@ from .errors import LogDamagedError, LogFailedError, SessionLiveError
 from .events import Parent, PassedOver, Salvaged, SessionClose, SessionOpen
 from .ids import new_session_id
 from .journal import Journal
-from .logfile import make_private
+from .logfile import is_there, make_private
 from .messages import Text
 from .reading import is_log
 from .repair import INTERRUPTION, closers
@@ -61,7 +61,7 @@ def _loaded(journal: Journal, salvage: bool) -> tuple[PassedOver | None, Salvage
 
 
 async def load(journal: Journal, store: Store, salvage: bool) -> tuple[PassedOver | None, Salvaged | None]:
-    """Read the log into the journal: the torn tail that it passed over, and what it gave up where it may `salvage`.
+    """Read the log into the journal: the torn tail that it passed over, and what it gave up, if it may.
 
     Raises `LogDamagedError`.
     """
@@ -118,7 +118,7 @@ async def close_children(journal: Journal, wording: Wording) -> dict[str, str]:
 async def _close_child(parent: Journal, name: str, wording: Wording) -> str:
     try:
         place = parent.beside(name)
-        if isinstance(place, Path) and not place.exists():
+        if isinstance(place, Path) and not is_there(place):
             return wording.child_ended(None, "")
         store, durability = await open_store(place, parent.durability)
     except (OSError, ValueError, SessionLiveError) as error:

@@ -1,8 +1,10 @@
 """A log's file: whole writes or none, a reserve, one writer. Law: L7."""
 
+import ast
 import errno
 import fcntl
 import os
+import pathlib
 import resource
 import signal
 import stat
@@ -12,6 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
+import turnkernel.disk
 from turnkernel.disk import Disk
 from turnkernel.errors import SessionLiveError
 from turnkernel.logfile import DiskFile
@@ -193,6 +196,27 @@ def test_without_a_way_to_allocate_it_goes_on_without_a_reserve(path, monkeypatc
     store.write(b"one\n")
     store.close()
     assert path.read_bytes() == b"one\n"
+
+
+def test_the_disk_is_the_only_way_to_the_file_system():
+    """So that whatever a log does there can be made to fail. Names of files are no files: `os.fspath` is fine."""
+    of_paths = {"chmod", "exists", "glob", "hardlink_to", "is_dir", "is_file", "iterdir", "lstat", "mkdir", "open"}
+    of_paths |= {"read_bytes", "read_text", "rename", "rmdir", "stat", "symlink_to", "touch", "unlink"}
+    of_paths |= {"write_bytes", "write_text"}
+    wrong = []
+    for path in pathlib.Path(turnkernel.disk.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if path.name == "disk.py" or not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            what, _, method = called.rpartition(".")
+            if what == "os":
+                bad = method not in ("fspath", "strerror", "path.samestat")
+            else:
+                bad = called == "open" or what in ("fcntl", "io.open") or method in of_paths
+            if bad and not what.endswith(("disk", "FileStore", "DiskFile", "cls")):
+                wrong.append(f"{path.name}:{node.lineno} {called}")
+    assert wrong == []
 
 
 # ------------------------------------------------------------------------------------------------ one writer
