@@ -1,4 +1,4 @@
-"""The system calls that a log needs. The only module of the kernel that touches the file system. Blocking; no trio.
+"""The system calls that a log needs. The only module of the kernel that touches files. Blocking; no trio.
 
 Everything above goes through a `Disk`, one call at a time, so that each of them can be made to fail.
 """
@@ -42,7 +42,7 @@ class Disk:
 
     def stat(self, what: int | Path) -> os.stat_result:
         """Of a descriptor, or of what a path names."""
-        return os.stat(what)
+        return what.stat() if isinstance(what, Path) else os.fstat(what)
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes from `offset`; empty at the end."""
