@@ -312,7 +312,7 @@ def sweep_crashes(
     parts = parts or Parts()
     checker, swept = CrashChecker(played, parts), Swept()
     seen: set[tuple[bytes, frozenset[str], frozenset[str], bool]] = set()
-    deep: set[tuple[int, bool]] = set()
+    deep: set[tuple[int, bool, bool]] = set()
     total = 0 if progress is _say_nothing else sum(1 for _ in crashes(played.disk, stride=stride))
     for number, crash in enumerate(crashes(played.disk, stride=stride)):
         progress(number, total)
@@ -323,7 +323,7 @@ def sweep_crashes(
         seen.add(key)
         swept.distinct += 1
         found = checker.check(crash)
-        kind = (crash.image.count(b"\n"), crash.image.endswith(b"\n") or not crash.image)
+        kind = (crash.image.count(b"\n"), crash.image.endswith(b"\n") or not crash.image, crash.reordered)
         if deeper and not found and kind not in deep:
             deep.add(kind)
             swept += _crash_the_recovery(crash, checker, deeper)
