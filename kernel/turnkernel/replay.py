@@ -4,7 +4,9 @@ The context is a fold: the same events give the same messages, and a block that 
 or removed by a later event (law C6). Texts that the kernel made up come from the events, never from a wording.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import cast, overload
 
 import attrs
 
@@ -21,7 +23,48 @@ from .events import (
 )
 from .messages import Message, Text, Thinking, ToolResultBlock, ToolUse, UserBlock
 
-__all__ = ["Context", "for_model"]
+__all__ = ["Context", "Messages", "for_model"]
+
+
+class Messages(Sequence[Message]):
+    """The messages of a session as they stood once. What is said later does not change them.
+
+    Nothing is copied: a context only grows, and of what is there only the last message is ever replaced, by a
+    longer one. So a request costs the same after ten turns and after ten thousand.
+    """
+
+    __slots__ = ("_end", "_last", "_messages")
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        """Of a list that its owner changes in no other way than that."""
+        self._messages = messages
+        self._end = len(messages) - 1
+        self._last = messages[-1:]
+
+    def __len__(self) -> int:
+        return self._end + 1
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        index = range(self._end + 1)[index]
+        return self._last[0] if index == self._end else self._messages[index]
+
+    def __iter__(self) -> Iterator[Message]:
+        yield from itertools.islice(self._messages, max(self._end, 0))
+        yield from self._last
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Messages | tuple) and tuple(self) == tuple(cast("Sequence[object]", other))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 class Context:
@@ -62,9 +105,9 @@ class Context:
         return other
 
     @property
-    def messages(self) -> tuple[Message, ...]:
-        """The messages as they stand: user first, roles alternating."""
-        return tuple(self._messages)
+    def messages(self) -> "Messages":
+        """The messages as they stand, and will for whoever has asked: user first, roles alternating."""
+        return Messages(self._messages)
 
     @property
     def tokens(self) -> int:
@@ -105,18 +148,17 @@ class Context:
         self._add_user([Text(text) for text in texts if text])
 
     def _answer(self, event: ModelMessage) -> None:
-        self._calls = tuple(block.id for block in event.blocks if isinstance(block, ToolUse))
+        self._calls = tuple([block.id for block in event.blocks if isinstance(block, ToolUse)])
         if event.blocks:
             self._messages.append(Message("assistant", event.blocks, event.wire, event.model))
-            self.size += sum(_size(block) for block in event.blocks)
+            self.size += sum([_size(block) for block in event.blocks])
 
     def _add_user(self, blocks: Sequence[UserBlock]) -> None:
         if not blocks:
             return
         self.size += sum(_size(block) for block in blocks)
         if self._messages and self._messages[-1].role == "user":
-            last = self._messages[-1]
-            self._messages[-1] = attrs.evolve(last, blocks=(*last.blocks, *blocks))
+            self._messages[-1] = Message("user", (*self._messages[-1].blocks, *blocks))
         else:
             self._messages.append(Message("user", tuple(blocks)))
 

@@ -217,7 +217,7 @@ class Session:
     @property
     def context(self) -> tuple[Message, ...]:
         """What the model would be sent, as the log stands."""
-        return self._kernel.context.messages
+        return tuple(self._kernel.context.messages)
 
     def status(self) -> Status:
         """What a screen shows now."""

@@ -1,5 +1,7 @@
 """The context as a fold of the log: the same events, the same messages, and what was sent stands."""
 
+from collections.abc import Sequence
+
 import attrs
 import pytest
 from hypothesis import given, settings
@@ -178,7 +180,7 @@ def test_what_was_sent_stands_and_all_that_comes_later_comes_after_it(records):
     context = Context()
     for record in records:
         context.apply(record)
-        now = context.messages
+        now = tuple(context.messages)
         for place, old in enumerate(sent):
             new = now[place]
             assert (new.role, new.wire, new.model) == (old.role, old.wire, old.model)
@@ -188,6 +190,26 @@ def test_what_was_sent_stands_and_all_that_comes_later_comes_after_it(records):
             sent = now
             assert now[-1].role == "user"
             assert check_messages(now) == []
+
+
+@pytest.mark.law("C6")
+@settings(max_examples=50, deadline=None)
+@given(histories())
+def test_messages_that_were_asked_for_stay_as_they_were_whatever_is_said_later(records):
+    context = Context()
+    seen: list[tuple[Sequence[Message], tuple[Message, ...]]] = []
+    for record in records:
+        context.apply(record)
+        seen.append((context.messages, tuple(context.messages)))
+    for view, then in seen:
+        assert view == then
+        assert len(view) == len(then)
+        assert list(view) == [view[place] for place in range(len(view))] == list(then)
+        assert list(reversed(view)) == list(reversed(then))
+        assert (view[1:], view[-2:], view[::-1]) == (then[1:], then[-2:], then[::-1])
+        for place in (len(then), -len(then) - 1):
+            with pytest.raises(IndexError):
+                view[place]
 
 
 @settings(max_examples=40, deadline=None)

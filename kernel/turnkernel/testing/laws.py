@@ -364,7 +364,7 @@ def _check_contexts(records: Sequence[Record], *, every_prefix: bool) -> list[Vi
             # The walk above names the law; a context of such a log is not defined.
             return [*found, Violation("L2", record.seq, f"the grammar refuses: {error}")]
         if isinstance(record.event, StepStart):
-            now = context.messages
+            now = tuple(context.messages)  # a copy: what is looked for would show in both
             if not now or now[-1].role != "user":
                 found.append(Violation("C1", record.seq, "a request whose context does not end with user"))
             found += [Violation("C6", record.seq, detail) for detail in _changed(sent, now)]
@@ -382,7 +382,7 @@ def _closed(grammar: Grammar, context: Context, last: Record) -> tuple[Message, 
     closing = context.copy()
     for event in closers(grammar, DEFAULT, INTERRUPTION):
         closing.apply(Record(last.seq + 1, last.epoch, last.t, event))
-    return closing.messages
+    return tuple(closing.messages)
 
 
 def _changed(before: Sequence[Message], now: Sequence[Message]) -> Iterable[str]:
