@@ -61,7 +61,7 @@ class _StoppedError(Exception):
 @click.option("--virtual", is_flag=True, help="Play in memory, on a virtual clock; for scripted tools only.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
               help="The schedule of a virtual run; 0 without it.")  # fmt: skip
-@click.option("--design", metavar="NAME", help="Play it with another kernel.")
+@click.option("--design", metavar="NAME", help=f"Play it with another kernel; this version has {DESIGN} only.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Let the tools work there, and leave it; of several scenarios each in a folder.")  # fmt: skip
 @click.option("--limit", type=float, callback=seconds_of_run, metavar="S",

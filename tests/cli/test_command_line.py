@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,32 @@ def test_the_help_names_every_command_and_the_exit_codes(invoke: Invoke) -> None
     text = invoke("--help").stdout
     assert all(f"\n  {name} " in text for name in command_line.COMMANDS)
     assert "Exit codes of all commands" in text
+
+
+@pytest.mark.parametrize("name", [None, *command_line.COMMANDS])
+def test_the_help_advertises_no_command_that_there_is_not(invoke: Invoke, name: str | None) -> None:
+    text = invoke(*([name] if name else []), "--help").stdout
+    named = set(re.findall(r"kernel-demo ([a-z]+)", text))
+    assert named <= set(command_line.COMMANDS)
+
+
+OPTIONS = {
+    "list": {"json"},
+    "run": {"json", "log", "wire", "virtual", "seed", "design", "keep", "limit"},
+    "show": {"json"},
+    "verify": {"closed", "json"},
+    "repair": {"dry-run", "salvage"},
+    "context": {"wire", "model"},
+    "bench": {"json"},
+}
+
+
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_every_option_is_there_and_is_explained(invoke: Invoke, name: str) -> None:
+    lines = invoke(name, "--help").stdout.partition("Options:")[2].splitlines()
+    found = {re.match(r"  --([a-z-]+) ", line)[1]: line for line in lines if line.startswith("  --")}  # type: ignore[index]
+    assert set(found) == OPTIONS[name]
+    assert set(OPTIONS) == set(command_line.COMMANDS)
 
 
 def test_the_version_is_the_package_s(invoke: Invoke) -> None:
