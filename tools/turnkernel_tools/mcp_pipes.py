@@ -180,7 +180,7 @@ class ServerOutput:
         self._line.append(piece)
         self._length += len(piece)
         if self._length > MOST_LINE:
-            raise BadServerError(f"it sent a message of more than {MOST_LINE >> 20} MiB")
+            raise BadServerError(f"it sent a message of more than {MOST_LINE} characters")
 
     def _take(self, line: str) -> None:
         message = read_message(line)
