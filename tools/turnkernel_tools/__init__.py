@@ -5,6 +5,7 @@ from pathlib import Path
 
 from turnkernel.tool import TaskLifetime, Tool
 
+from .agent import agent_tools
 from .ask import ask_tool
 from .bash import BashTool, bash_tool
 from .containment import Tier, containment
@@ -20,6 +21,7 @@ __all__ = [
     "ProcessEnd",
     "ShowsTasks",
     "Tier",
+    "agent_tools",
     "ask_tool",
     "bash_tool",
     "containment",
