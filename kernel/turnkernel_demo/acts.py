@@ -31,9 +31,9 @@ class ActState:
     """The record that it matched; None for one that waits for a site."""
 
 
-def matches(act: Act, record: Record) -> bool:
-    """Whether a record is one that the act waits for."""
-    if act.on != record.event.type or act.session != ROOT:
+def matches(act: Act, record: Record, session: str = ROOT) -> bool:
+    """Whether a record of a session is one that the act waits for."""
+    if act.on != record.event.type or act.session != session:
         return False
     return all(_field(record, key) == value for key, value in act.where.items())
 
@@ -63,12 +63,15 @@ class Schedule:
     def __repr__(self) -> str:
         return f"<Schedule of {len(self.acts)} acts, next at {self.next_due}>"
 
-    def take(self, record: Record, now: float) -> list[int]:
-        """Take in a record: the acts that happen right after it, in file order. Those with a delay are noted."""
+    def take(self, record: Record, now: float, session: str = ROOT) -> list[int]:
+        """Take in a record of a session: the acts that happen right after it, in file order.
+
+        Those with a delay are noted.
+        """
         at_once: list[int] = []
         for place, act in enumerate(self.acts):
             state = self.states[place]
-            if state.seen >= act.nth or not matches(act, record):
+            if state.seen >= act.nth or not matches(act, record, session):
                 continue
             state = self.states[place] = attrs.evolve(state, seen=state.seen + 1)
             if state.seen == act.nth:
@@ -106,7 +109,7 @@ class Schedule:
         places = [place for place, state in enumerate(self.states) if state.due is not None and state.due <= now]
         return sorted(places, key=lambda place: (self.states[place].due, place))
 
-    def torn(self, records: Sequence[Record]) -> tuple[int, int] | None:
+    def torn(self, records: Sequence[Record], session: str = ROOT) -> tuple[int, int] | None:
         """Where a write of these records is cut by a `kill` after so many bytes: the act, and which record.
 
         Nothing is noted: the record is not there yet.
@@ -116,7 +119,7 @@ class Schedule:
                 continue
             left = act.nth - self.states[place].seen
             for number, record in enumerate(records):
-                left -= matches(act, record)
+                left -= matches(act, record, session)
                 if left == 0 and self.states[place].seen < act.nth:
                     return place, number
         return None

@@ -33,6 +33,8 @@ class Job:
     """The scratch root of the tools."""
     base_url: str
     """Of the model server."""
+    childrens_url: str
+    """What stands before a child session's name in the base URL of its model."""
     seconds: float
     """What is left of the run's limit."""
 

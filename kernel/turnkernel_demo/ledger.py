@@ -13,6 +13,7 @@ from turnkernel.events import InboxQueued, Record
 from turnkernel.testing.laws import Violation
 
 from .acts import ActState
+from .scenario import ROOT
 
 __all__ = [
     "MILESTONES",
@@ -78,6 +79,8 @@ class CancelSeen:
     """Seconds from the cancel, as far as they were reached."""
     one_call: bool = False
     """It was of a call; the turn went on."""
+    session: str = ROOT
+    """Whose turn."""
 
 
 @attrs.frozen
@@ -94,8 +97,8 @@ class Survivor:
     pid: int
     command: str
     after: str
-    """What it outlived: a turn's id; `kill` or `limit`, as which the kernel's process ended; `run`, its orderly
-    end."""
+    """What it outlived: a turn's id, or a task's; `kill` or `limit`, as which the kernel's process ended; `run`,
+    its orderly end."""
 
 
 @attrs.frozen
@@ -104,6 +107,7 @@ class Said:
 
     user: int
     item: str
+    session: str = ROOT
 
 
 @attrs.frozen
@@ -112,6 +116,7 @@ class Acknowledged:
 
     item: str
     text: str
+    session: str = ROOT
 
 
 @attrs.frozen
@@ -123,13 +128,15 @@ class Body:
     state: Literal["began", "returned", "raised"]
     detail: str = ""
     """`returned`: the status. `raised`: the exception's type, as the log writes it."""
+    session: str = ROOT
 
 
 @attrs.frozen
 class Synced:
-    """So many bytes of the log are on the disk."""
+    """So many bytes of a log are on the disk."""
 
     size: int
+    session: str = ROOT
 
 
 @attrs.frozen
@@ -164,8 +171,8 @@ class Carry:
     life: int = 0
     """How many there were before."""
     acts: tuple[ActState, ...] = ()
-    users: int = 0
-    """How many have spoken."""
+    users: frozenset[int] = frozenset()
+    """Who has spoken, by their places in the file."""
     clock: float = 0.0
     """Seconds of the run so far."""
 
@@ -185,7 +192,8 @@ class Ledger:
     said: list[Said] = attrs.field(factory=list[Said])
     acknowledged: list[Acknowledged] = attrs.field(factory=list[Acknowledged])
     bodies: list[Body] = attrs.field(factory=list[Body])
-    synced: int = 0
+    synced: dict[str, int] = attrs.field(factory=dict[str, int])
+    """By session, how much of its log is on the disk."""
     stuck: Stuck | None = None
     left: Left | None = None
     """How the last life ended; None while it goes on, and for one that was killed."""
@@ -213,31 +221,32 @@ class Ledger:
             case Body():
                 self.bodies.append(report)
             case Synced():
-                self.synced = max(self.synced, report.size)
+                self.synced[report.session] = max(self.synced.get(report.session, 0), report.size)
             case Stuck():
                 self.stuck = report
             case Left():
                 self.left = report
 
-    def check_kept(self, records: Sequence[Record]) -> list[Violation]:
-        """L8: what was acknowledged and is not in the log any more. Told once."""
-        # By id and text: a log that was cut back gives the same ids again.
-        kept = {(event.item, event.text) for event in _queued(records)}
-        lost = [one for one in self.acknowledged if (one.item, one.text) not in kept]
+    def check_kept(self, logs: Mapping[str, Sequence[Record]]) -> list[Violation]:
+        """L8: what was acknowledged and is not in its session's log any more. Told once."""
+        # By text too: a log that was cut back gives the same ids again.
+        kept = {(name, event.item, event.text) for name, records in logs.items() for event in _queued(records)}
+        lost = [one for one in self.acknowledged if (one.session, one.item, one.text) not in kept]
         self.acknowledged = [one for one in self.acknowledged if one not in lost]
         return [Violation("L8", 0, f"item {one.item} was acknowledged and is not in the log") for one in lost]
 
-    def next_life(self, records: Sequence[Record], clock: float) -> Carry:
-        """Begin another life, on the log as it is now.
+    def next_life(self, logs: Mapping[str, Sequence[Record]], clock: float) -> Carry:
+        """Begin another life, on the logs as they are now.
 
-        A user whose words are not in it and were not acknowledged says them again.
+        A user whose words are not in one and were not acknowledged says them again.
         """
-        there = {event.item for event in _queued(records)} | {one.item for one in self.acknowledged}
-        if self.said and self.said[-1].item not in there:
+        there = {(name, event.item) for name, records in logs.items() for event in _queued(records)}
+        there |= {(one.session, one.item) for one in self.acknowledged}
+        if self.said and (self.said[-1].session, self.said[-1].item) not in there:
             self.said.pop()
         self.life += 1
         self.left = None
-        return Carry(self.life, self.acts, self.said[-1].user + 1 if self.said else 0, clock)
+        return Carry(self.life, self.acts, frozenset(one.user for one in self.said), clock)
 
 
 def _queued(records: Sequence[Record]) -> list[InboxQueued]:

@@ -6,49 +6,58 @@ needs what a user of the library does not.
 """
 
 import signal
-from collections.abc import Callable, Container, Sequence
-from typing import Literal, NoReturn
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Container, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, NoReturn
 
 import attrs
 import trio
 
 from turnkernel.errors import LogFailedError
-from turnkernel.events import (
-    InboxQueued,
-    Record,
-    ToolStart,
-    TurnCancel,
-    TurnEnd,
-    TurnStart,
-    TurnStuck,
-    TurnSurvivor,
-)
+from turnkernel.events import Record, TurnStuck
 from turnkernel.faults import in_words
 from turnkernel.gate import Gate
 from turnkernel.journal import Journal
-from turnkernel.kernel import Kernel, Receipt, Settings
+from turnkernel.kernel import Kernel, Settings
 from turnkernel.observe import holders_of
 from turnkernel.provider import Provider
+from turnkernel.repair import task_words
 from turnkernel.session import Session, open_session
 from turnkernel.store import Store
 from turnkernel.testing.laws import Violation
 from turnkernel.tool import Tool
+from turnkernel_tools.process import new_mark
 
-from .acting import Acting, acting_journal
-from .ledger import Acknowledged, Broken, Carry, Left, Said, Stuck, Tell
+from .acting import Acting
+from .ledger import Acknowledged, Broken, Carry, Left, Stuck, Tell
+from .part import Common, Part
 from .processes import Process
-from .scenario import ROOT, Act, Scenario
+from .scenario import ROOT, Act, Scenario, User
 from .stores import Breaking
 from .verbs import perform
-from .witness import Cancels, ShieldWatch, TurnWatch, WitnessedProvider, WitnessedTool, kernel_of
+from .witness import Cancels, ShieldWatch, WitnessedProvider, WitnessedTool, in_no_call, kernel_of
 
-__all__ = ["Life", "World"]
+__all__ = ["Children", "Life", "World"]
 
 Why = Literal["over", "asked", "close", "signal", "host", "log"]
+OpenChild = Callable[..., AbstractAsyncContextManager[Session]]
 
 
 def _ignore(record: Record) -> None:
     """Nobody wants to know."""
+
+
+@attrs.frozen(eq=False)
+class Children:
+    """What child sessions are made of."""
+
+    tools: Callable[[Callable[[str], Provider], OpenChild], Sequence[Tool]]
+    """The tools that open them: with the provider of a child by its name, and what opens its session."""
+    provider: Callable[[str], AbstractAsyncContextManager[Provider]]
+    """The model of the child of that name."""
+    store: Callable[[Any, Breaking], Store]
+    """The log at a place that the parent's work gives."""
 
 
 @attrs.frozen(eq=False)
@@ -73,6 +82,8 @@ class World:
     """Processes of calls that are alive now."""
     starters: Container[str] = ()
     """Names of the tools that may start some."""
+    children: Children | None = None
+    """None: there can't be any."""
     journal_type: type[Journal] = Journal
     appended: Callable[[Record], None] = _ignore
     """Told of every record, after the acts that were due at it."""
@@ -85,19 +96,28 @@ class Life:
         self.tell = world.tell
         self.die = world.die
         self.raise_signal = world.raise_signal
-        self.breaking = world.breaking
-        self.session: Session | None = None
-        self.turn_before: str | None = None
-        """The last turn that has ended."""
         self.cancels = Cancels(world.tell)
-        self.acting = Acting(scenario.acts, carry, self, world.tell, world.breaking)
-        self.shields = ShieldWatch(world.tell, lambda: self.seq)
+        self.acting = Acting(scenario.acts, carry, self, world.tell)
+        self.shields = ShieldWatch(world.tell, lambda: self.root.seq)
         """To be an instrument of the trio run."""
         self._scenario = scenario
         self._carry = carry
         self._world = world
-        self._provider = WitnessedProvider(world.provider)
-        self._watch = TurnWatch(self._provider, world.starters, world.processes, world.tell)
+        self._common = Common(
+            self.acting,
+            self.cancels,
+            world.tell,
+            world.starters,
+            self._strays,
+            lambda record: world.appended(record),
+        )
+        self._users: dict[str, deque[tuple[int, User]]] = {}
+        for place, user in enumerate(scenario.users):
+            if place not in carry.users:
+                self._users.setdefault(user.session, deque()).append((place, user))
+        self.root = Part(self._common, ROOT, WitnessedProvider(world.provider), world.breaking, deque())
+        self.parts: dict[str, Part] = {ROOT: self.root}
+        """Every session that was open in this life, by its name."""
         self._nursery: trio.Nursery | None = None
         self._task: trio.lowlevel.Task | None = None
         self._host = trio.CancelScope()
@@ -105,11 +125,9 @@ class Life:
         self._left_inside = False
         self._host_cancelled = False
         self._why: Why = "over"
-        self._interrupts = 0
-        self._saying: int | None = None
 
     def __repr__(self) -> str:
-        return f"<Life {self._carry.life} {self._why} {self.session!r}>"
+        return f"<Life {self._carry.life} {self._why} {list(self.parts.values())}>"
 
     # ------------------------------------------------------------------------------------------------ the run
 
@@ -132,7 +150,7 @@ class Life:
                 error = in_words(group)
             nursery.cancel_scope.cancel()
         if self._host_cancelled and not self._host.cancelled_caught:
-            self.tell(Broken(Violation("R8", self.seq, "the host's cancel did not go on")))
+            self.tell(Broken(Violation("R8", self.root.seq, "the host's cancel did not go on")))
         self.cancels.tell_milestones()
         self.acting.tell_progress()
         self.tell(Left(self._why, error))
@@ -140,19 +158,18 @@ class Life:
     async def _play(self) -> None:
         """The session's block."""
         world = self._world
+        more = () if world.children is None else world.children.tools(_Named, self.open_child)
         async with open_session(
             world.store,
-            provider=self._provider,
-            tools=[WitnessedTool(tool, self.tell) for tool in world.tools],
+            provider=self.root.provider,
+            tools=[WitnessedTool(tool, self.tell) for tool in (*world.tools, *more)],
             settings=world.settings,
             gate=world.gate,
             durability=world.durability,
             containment=world.containment,
-            journal_type=acting_journal(self.acting, world.journal_type),
+            journal_type=self.root.ear.journal_type(world.journal_type),
         ) as session:
-            self.session = session
-            ended = [record.event.turn for record in self.acting.loaded if isinstance(record.event, TurnEnd)]
-            self.turn_before = self.turn_before or (ended[-1] if ended else None)
+            self.root.open(session)
             try:
                 with self._inside:
                     await self._converse(session)
@@ -161,32 +178,73 @@ class Life:
 
     async def _converse(self, session: Session) -> None:
         """The users speak, each at rest; then until nothing can happen any more."""
-        users = list(enumerate(self._scenario.users))[self._carry.users :]
-        left = [(place, user.text) for place, user in users if user.session == ROOT]
+        left = self._users.pop(ROOT, deque())
         if not left and self._carry.life:
             session.go_on()
-        for place, text in left:
+        for place, user in left:
             await session.rest()
-            self._saying = place
-            self.tell(Acknowledged(await session.send(text), text))
+            self.root.saying = place
+            self.tell(Acknowledged(await session.send(user.text), user.text))
         await session.rest()
-        while self.acting.waiting or kernel_of(session).grammar.tasks:
+        while self.acting.waiting or kernel_of(session).tasks:
+            self._leave_if_only_asks()
             await self.acting.moved.park()
             await session.rest()
+
+    @asynccontextmanager
+    async def open_child(
+        self, place: Any, *, provider: "_Named", tools: Sequence[Tool], **opening: Any
+    ) -> AsyncGenerator[Session]:
+        """Open a child session, watched as the root is; otherwise as `open_session`."""
+        children = self._world.children
+        assert children is not None
+        with in_no_call():
+            async with self._open_child(children, place, provider, tools, opening) as child:
+                yield child
+
+    @asynccontextmanager
+    async def _open_child(
+        self, children: Children, place: Any, provider: "_Named", tools: Sequence[Tool], opening: dict[str, Any]
+    ) -> AsyncGenerator[Session]:
+        async with children.provider(provider.name) as model:
+            breaking = Breaking(self.die, self.tell, provider.name)
+            users = self._users.setdefault(provider.name, deque())
+            part = Part(self._common, provider.name, WitnessedProvider(model), breaking, users)
+            self.parts[provider.name] = part
+            async with open_session(
+                children.store(place, breaking),
+                provider=part.provider,
+                tools=[one.within(part.name) if isinstance(one, WitnessedTool) else one for one in tools],
+                journal_type=part.ear.journal_type(self._world.journal_type),
+                **opening,
+            ) as child:
+                part.open(child)
+                yield child
+
+    def _strays(self) -> Sequence[Process]:
+        """Processes that are of no task that the logs know as running, and of no call that runs."""
+        works = (
+            work
+            for part in self.parts.values()
+            if (kernel := part.kernel) is not None
+            for work in (*kernel.calls, *kernel.grammar.tasks)
+        )
+        running = {new_mark(work).rpartition(".")[0] for work in works}
+        return [one for one in self._world.processes() if one.work not in running]
 
     async def _watch_asks(self) -> None:
-        """Leaves the block when only an unanswered ask is left."""
+        """Leaves the block when only an unanswered ask of a running turn is left."""
         while True:
             await self.acting.moved.park()
-            if self.session is not None and not self.acting.waiting and _only_asks(kernel_of(self.session)):
-                self.leave("asked")
+            if self.root.kernel is not None and self.root.kernel.authority is not None:
+                self._leave_if_only_asks()
+
+    def _leave_if_only_asks(self) -> None:
+        kernel = self.root.kernel
+        if kernel is not None and not self.acting.waiting and _only_asks(kernel):
+            self.leave("asked")
 
     # ------------------------------------------------------------------------------------------ for the verbs
-
-    @property
-    def seq(self) -> int:
-        """Number of the last record."""
-        return self.acting.seq
 
     @property
     def leaving(self) -> bool:
@@ -196,7 +254,7 @@ class Life:
     @property
     def armed(self) -> bool:
         """Whether the session is open and its block not left: when places count."""
-        return self.session is not None and not self._left_inside
+        return self.root.session is not None and not self._left_inside
 
     def leave(self, why: Why) -> bool:
         """Leave the session's block, or don't enter it. False if that was done already."""
@@ -217,42 +275,29 @@ class Life:
 
     def on_signal(self, number: int) -> None:
         """As a program that uses the library: SIGINT stops the turn, a second one leaves, as the others do."""
-        if number == signal.SIGINT and self.session is not None and not self._interrupts:
-            self._interrupts += 1
-            self.cancelled(self.session.cancel())
+        session = self.root.session
+        if number == signal.SIGINT and session is not None and not self.root.interrupts:
+            self.root.interrupts += 1
+            self.root.cancelled(session.cancel())
         else:
             self.leave("signal")
 
-    def cancelled(self, receipt: Receipt) -> None:
-        """Note a receipt."""
-        assert self.session is not None
-        self.cancels.answered(receipt, self.seq, kernel_of(self.session).authority)
-
-    def ask_of(self, meant: str) -> str | None:
-        """The open ask of that id, or of the call of that id."""
-        assert self.session is not None
-        asks = kernel_of(self.session).asks
-        if meant in asks:
-            return meant
-        return next((ask for ask, pending in asks.items() if pending.event.call == meant), None)
-
-    def acknowledge(self, item: str, text: str) -> None:
+    def acknowledge(self, part: Part, item: str, text: str) -> None:
         """Tell, as soon as it is so, that an item is durable."""
         if self._nursery is not None:
-            self._nursery.start_soon(self._acknowledge, item, text)
+            self._nursery.start_soon(self._acknowledge, part, item, text)
 
-    async def _acknowledge(self, item: str, text: str) -> None:
+    async def _acknowledge(self, part: Part, item: str, text: str) -> None:
         try:
-            await self.flush()
+            await _flush(part)
         except LogFailedError:
             return
-        self.tell(Acknowledged(item, text))
+        self.tell(Acknowledged(item, text, part.name))
 
     async def flush(self) -> None:
-        """`Journal.flush` of a log that is open; of any other nothing."""
-        journal = self.acting.journal
-        if journal is not None and not journal.closed:
-            await journal.flush()
+        """`Journal.flush` of the logs that are open."""
+        for part in self.parts.values():
+            await _flush(part)
 
     # ------------------------------------------------------------------------------------------ being stuck
 
@@ -260,7 +305,7 @@ class Life:
         """The run is given up: tell who holds it, and say so in the log where a turn is held."""
         holders = tuple(self._holders())
         self.tell(Stuck(why, holders))
-        journal = self.acting.journal
+        journal = self.root.ear.journal
         if journal is None or journal.failure is not None or journal.grammar.turn is None:
             return
         turn = journal.grammar.turn
@@ -273,11 +318,16 @@ class Life:
 
     def _holders(self) -> Sequence[str]:
         """A line for each thing that holds the turn, or the session."""
-        if self.session is not None and (authority := kernel_of(self.session).authority) is not None:
-            return holders_of(authority, authority.nursery)
+        kernel = self.root.kernel
+        if kernel is not None and kernel.authority is not None:
+            return holders_of(kernel.authority, kernel.authority.nursery)
         assert self._task is not None
         frames = [f"{frame.f_code.co_name}:{number}" for frame, number in self._task.iter_await_frames()]
-        return [f"no turn runs; the session's block is at {' > '.join(frames[-6:])}"]
+        tasks = [live.started for live in kernel.tasks.values()] if kernel is not None else []
+        return [
+            f"no turn runs; the session's block is at {' > '.join(frames[-6:])}",
+            *(f"task {task.task} runs: {task.name} {task_words(task)}" for task in tasks),
+        ]
 
     # -------------------------------------------------------------------------------------------- as an actor
 
@@ -289,41 +339,46 @@ class Life:
         """See `Actor`."""
         self.cancels.tell_milestones()
 
-    def seen(self, record: Record) -> None:
-        """See `Actor`."""
-        self._world.appended(record)
 
-    def see(self, record: Record) -> None:
-        """See `Actor`."""
-        authority = kernel_of(self.session).authority if self.session is not None else None
-        match record.event:
-            case InboxQueued() as event if self._saying is not None:
-                self.tell(Said(self._saying, event.item))
-                self._saying = None
-            case TurnStart():
-                self._interrupts = 0
-                self._watch.turn_started(authority.nursery if authority is not None else None)
-            case TurnCancel() as event:
-                self.cancels.recorded(record, event, authority)
-            case ToolStart() as event:
-                self._watch.call_started(event)
-            case TurnSurvivor() as event:
-                self._watch.survivor(event)
-            case TurnEnd() as event:
-                self.turn_before = event.turn
-                started = trio.current_time()
-                self._watch.turn_ended(record, event, self.session)
-                self.cancels.discount(event.turn, trio.current_time() - started)
-            case _:
-                pass
+@attrs.frozen
+class _Named:
+    """Stands for the model of a child session, until that is opened and its model with it."""
+
+    name: str
+    wire: str = ""
+    model: str = ""
+
+    def stream(self, request: Any) -> NoReturn:
+        """Nobody asks it."""
+        raise NotImplementedError
+
+
+async def _flush(part: Part) -> None:
+    journal = part.ear.journal
+    if journal is not None and not journal.closed:
+        await journal.flush()
 
 
 def _only_asks(kernel: Kernel) -> bool:
-    """Whether nothing can happen in the running turn unless somebody answers."""
-    if kernel.settings.turn_seconds is not None or not kernel.calls:
+    """Whether nothing can happen in a session unless somebody answers: in its turn, its tasks and its children."""
+    if kernel.authority is None and not kernel.tasks:
+        return False
+    if kernel.authority is not None and (kernel.settings.turn_seconds is not None or not kernel.calls):
         return False
     asking = {pending.event.call for pending in kernel.asks.values() if pending.answered is None}
-    return bool(asking) and all(
-        (call in asking and kernel.tools[live.use.name].timeout is None) or live.scope is None
+    calls = {
+        call: (call in asking and kernel.tools[live.use.name].timeout is None) or _asks_below(kernel, call)
         for call, live in kernel.calls.items()
+        if live.scope is not None
+    }
+    return (
+        all(calls.values())
+        and all(_asks_below(kernel, task) for task in kernel.tasks)
+        and bool(calls or kernel.tasks)
     )
+
+
+def _asks_below(kernel: Kernel, work: str) -> bool:
+    """Whether a call or task is a child session in which that is so."""
+    child = kernel.children.get(work)
+    return isinstance(child, Session) and _only_asks(kernel_of(child))

@@ -1,9 +1,21 @@
 """From one life of a session to the next: what a death leaves of the log, and who goes on. Pure."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import attrs
 
 from turnkernel.errors import LogDamagedError
-from turnkernel.events import PassedOver, Record, SessionOpen, ToolResult, TurnEnd, TurnStart
+from turnkernel.events import (
+    PassedOver,
+    Record,
+    SessionOpen,
+    TaskEnded,
+    TaskStarted,
+    ToolResult,
+    ToolStart,
+    TurnEnd,
+    TurnStart,
+)
 from turnkernel.journal import read_records
 from turnkernel.store import MemoryStore
 from turnkernel.testing.laws import Violation, check_append_only
@@ -12,7 +24,7 @@ from .ledger import Acted, Carry, Ledger
 from .scenario import Scenario
 from .truth import check_bodies
 
-__all__ = ["Cut", "Lives", "containment_of", "cut_back", "records_of"]
+__all__ = ["Cut", "Lives", "Logs", "children_of", "containment_of", "cut_back", "detached_of", "records_of"]
 
 
 def records_of(log: bytes) -> tuple[list[Record], LogDamagedError | None]:
@@ -65,43 +77,77 @@ def cut_back(log: bytes) -> Cut:
     return Cut(size, gone, results)
 
 
+Logs = Mapping[str, bytes]
+"""Logs by the names of their sessions."""
+
+
+def children_of(records: Sequence[Record]) -> dict[str, str]:
+    """The logs of a session's children, by the names of these: each is called as the call that began it."""
+    logs: dict[str, str] = {}
+    for record in records:
+        match record.event:
+            case ToolStart(call=call, log=str(log)) | TaskStarted(call=call, log=str(log)):
+                if log not in logs.values():
+                    logs[call] = log
+            case _:
+                pass
+    return logs
+
+
+def detached_of(records: Iterable[Record]) -> set[str]:
+    """The detached tasks that run, as far as a log knows."""
+    tasks: set[str] = set()
+    for record in records:
+        match record.event:
+            case TaskStarted(task=task, lifetime="detached"):
+                tasks.add(task)
+            case TaskEnded(task=task):
+                tasks.discard(task)
+            case _:
+                pass
+    return tasks
+
+
 class Lives:
-    """The lives of one session: their common account, and what one leaves to the next."""
+    """The lives of one session and its children: their common account, and what one leaves to the next."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.ledger = Ledger()
         self._acts = scenario.acts
         self._durability = scenario.session.durability
-        self._before = b""
-        """The log as the last life found it."""
-        self._began: set[str] = set()
-        """Calls whose bodies began in earlier lives."""
+        self._before: Logs = {}
+        """The logs as the last life found them."""
+        self._began: set[tuple[str, str]] = set()
+        """Calls whose bodies began in earlier lives, each behind its session."""
 
     def __repr__(self) -> str:
         return f"<Lives {self.ledger.life + 1}>"
 
-    def after(self, log: bytes, *, died: bool, clock: float) -> tuple[bytes, Carry | None]:
-        """What is there of the log after a life, and what the next goes on from: None where there is none.
+    def after(self, logs: Logs, *, died: bool, clock: float) -> tuple[Logs, Carry | None]:
+        """What is there of the logs after a life, and what the next goes on from: None where there is none.
 
         Notes which laws this life has broken. `clock` is in seconds of the run.
         """
         ledger = self.ledger
-        ledger.violations += _append_only(self._before, log)
+        for name, log in logs.items():
+            ledger.violations += _append_only(self._before.get(name, b""), log)
         power_cut = died and self._last_kill_loses()
         if power_cut:
-            log = log[: ledger.synced]
-        self._before = log
-        records, _ = records_of(log)
+            logs = {name: log[: ledger.synced.get(name, 0)] for name, log in logs.items()}
+        self._before = logs
+        records = {name: records_of(log)[0] for name, log in logs.items()}
         promised = self._durability == "power" or (self._durability == "process" and not power_cut)
         lost = ledger.check_kept(records)
         ledger.violations += lost if promised else []
-        ledger.violations += check_bodies(ledger.bodies, records, promised=promised)
-        began = {body.call for body in ledger.bodies if body.state == "began"}
+        for name in {body.session for body in ledger.bodies}:
+            bodies = [body for body in ledger.bodies if body.session == name]
+            ledger.violations += check_bodies(bodies, records.get(name, ()), promised=promised)
+        began = {(body.session, body.call) for body in ledger.bodies if body.state == "began"}
         twice = sorted(began & self._began)
-        ledger.violations += [Violation("L4", 0, f"the body of {call} ran in two lives") for call in twice]
+        ledger.violations += [Violation("L4", 0, f"the body of {call} ran in two lives") for _, call in twice]
         self._began |= began
         ledger.bodies.clear()
-        return log, ledger.next_life(records, clock) if died or self._goes_on() else None
+        return logs, ledger.next_life(records, clock) if died or self._goes_on() else None
 
     def _last_kill_loses(self) -> bool:
         last: Acted | None = next(reversed(self.ledger.acted.values()), None)

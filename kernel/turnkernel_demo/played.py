@@ -1,6 +1,6 @@
 """What came of a scenario, before it is judged. attrs only; touches nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -31,11 +31,14 @@ class Played:
     scenario: Scenario
     ledger: Ledger
     log: bytes
+    """The root's."""
     bodies: Sequence[Any]
     """What was sent, request by request."""
     refused: Sequence[Refused] = ()
     unmet_requests: int = 0
     """Requests for which there was no reply."""
+    children: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
+    """The logs of child sessions, by their names."""
     log_path: str | None = None
     """Where the log is, when it was kept."""
     sites: Sequence[Site] = ()

@@ -8,24 +8,29 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+from urllib.parse import quote
 
 import trio
 
+from turnkernel.logfile import make_private
 from turnkernel.provider import Provider
+from turnkernel.tool import Tool
 from turnkernel_tools import containment, standard_tools
+from turnkernel_tools.agent import agent_tools
 
 from .frames import Frames, Job, Teller
 from .ledger import OVER_LIMIT
-from .life import Life, World
+from .life import Children, Life, OpenChild, World
 from .lives import cut_back
 from .played import MODEL
 from .processes import descendants_of
-from .scenario import Scenario
+from .scenario import ROOT, Scenario
 from .stage import gate_of, real_scripts, settings_of
 from .stores import BreakableFile, Breaking
 from .warden import STUCK, Bounds, split
@@ -70,7 +75,7 @@ def _read_job() -> Job:
 async def _main(job: Job, tell: Teller) -> None:
     if job.scenario.session.recovery == "truncate" and job.carry.life:
         _truncate(job)
-    async with _provider(job.scenario, job.base_url) as provider, trio.open_nursery() as nursery:
+    async with _provider(job, ROOT) as provider, trio.open_nursery() as nursery:
         life = Life(job.scenario, job.carry, _world(job, tell, provider))
         trio.lowlevel.add_instrument(life.shields)
         limit = trio.CancelScope(deadline=trio.current_time() + job.seconds)
@@ -93,8 +98,23 @@ def _world(job: Job, tell: Teller, provider: Provider) -> World:
     scripts = real_scripts(scenario, job.root)
     scripted = {tool.name for tool in scripts}
     wanted = scenario.session.containment
-    standard = standard_tools(job.root, grace_seconds=scenario.tools.grace_seconds, tier=wanted)
+    standard = standard_tools(
+        job.root,
+        grace_seconds=scenario.tools.grace_seconds,
+        tier=wanted,
+        background=scenario.tools.background,
+    )
     real = [tool for tool in standard if tool.name not in scripted]
+
+    def agents(provider: Callable[[str], Provider], open_child: OpenChild) -> list[Tool]:
+        tools = agent_tools(
+            provider=provider,
+            gate=lambda: gate_of(scenario),
+            settings=settings_of(scenario),
+            open_child=open_child,
+        )
+        return [tool for tool in tools if tool.name not in scripted]
+
     return World(
         store=BreakableFile.broken(job.log, breaking),
         breaking=breaking,
@@ -108,15 +128,23 @@ def _world(job: Job, tell: Teller, provider: Provider) -> World:
         die=_die,
         raise_signal=lambda number: os.kill(os.getpid(), number),
         processes=lambda: descendants_of(os.getppid()),
-        starters=frozenset(tool.name for tool in real),
+        starters=frozenset((*(tool.name for tool in real), "agent", "send_to_task")),
+        children=Children(agents, partial(_provider, job), _child_store),
     )
 
 
+def _child_store(place: Path, breaking: Breaking) -> BreakableFile:
+    make_private(place.parent)
+    return BreakableFile.broken(place, breaking)
+
+
 @asynccontextmanager
-async def _provider(scenario: Scenario, base_url: str) -> AsyncGenerator[Provider]:
-    """The client of the scenario's wire. Only that one is imported: a start costs what is imported."""
+async def _provider(job: Job, session: str) -> AsyncGenerator[Provider]:
+    """A session's client of the scenario's wire. Only that one is imported: a start costs what is imported."""
     from turnkernel_providers.http import Patience
 
+    scenario = job.scenario
+    base_url = job.base_url if session == ROOT else job.childrens_url + quote(session, safe="")
     silence = scenario.session.silence_seconds
     patience = Patience() if silence is None else Patience(silence_seconds=silence)
     if scenario.wire == "anthropic":

@@ -5,21 +5,34 @@ Independent of how the tools contain their processes, because it is what they ar
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
 import attrs
 
 from turnkernel.text import printable
+from turnkernel_tools.process import MARK
 
-__all__ = ["RUN", "Process", "bearers", "children_of", "descendants_of", "end_bearers"]
+__all__ = [
+    "RUN",
+    "Process",
+    "bearers",
+    "children_of",
+    "descendants_of",
+    "end_bearers",
+    "is_detached_keeper",
+    "members_of_run",
+]
 
 RUN = "TURNKERNEL_RUN"
 """The environment variable with a run's token, which everything that it starts inherits."""
 
 _KEEPER = "keeping.supervisor"
 """In the command line of what holds the processes of calls and is none of them."""
+
+_DETACHED_KEEPER = "keeping.detached"
+"""In that of what holds a task that may outlive the kernel."""
 
 _SHOWN = 120
 _PIECE = 65536
@@ -32,6 +45,10 @@ class Process:
 
     pid: int
     command: str
+    work: str = ""
+    """The call or task that it is part of, as the mark in its environment has it; empty where nothing tells."""
+    detached: bool = False
+    """Whether a keeper holds it that may outlive the kernel."""
 
 
 def descendants_of(pid: int) -> Sequence[Process]:
@@ -40,11 +57,47 @@ def descendants_of(pid: int) -> Sequence[Process]:
     Complete where orphans go to the process itself (`warden`). None can be seen without a /proc.
     """
     parents = _parents()
+    return _processes(_below(pid, parents) - {pid, os.getpid()}, parents)
+
+
+def members_of_run(token: str) -> Sequence[Process]:
+    """The same of what bears a run's token."""
+    return _processes(set(bearers(token)), _parents())
+
+
+def _below(pid: int, parents: Mapping[int, int]) -> set[int]:
     below = {pid}
     while more := {child for child, parent in parents.items() if parent in below} - below:
         below |= more
-    found = [(child, _words(child)) for child in sorted(below - {pid, os.getpid()})]
-    return [Process(child, _shown(words)) for child, words in found if words and not _is_keeper(words)]
+    return below
+
+
+def _processes(pids: Set[int], parents: Mapping[int, int]) -> Sequence[Process]:
+    words = {pid: said for pid in sorted(pids) if (said := _words(pid))}
+    works = {pid: _work_of(pid) for pid, said in words.items() if not _is_keeper(said)}
+    found: list[Process] = []
+    for pid, work in works.items():
+        keeper = pid
+        while keeper in works:  # up to what holds it
+            keeper = parents.get(keeper, 0)
+            work = work or works.get(keeper, "")
+        # One that has cleared its environment is of the work that the others under its keeper are of.
+        others = {works[one] for one in _below(keeper, parents) & works.keys()} if not work else set[str]()
+        work = work or "".join(others - {""} if len(others - {""}) == 1 else ())
+        held = keeper in words and _DETACHED_KEEPER in " ".join(words[keeper][:6])
+        found.append(Process(pid, _shown(words[pid]), work, held))
+    return found
+
+
+def _work_of(pid: int) -> str:
+    """The innermost call or task that is named in its environment."""
+    marked = next((one for one in _read(pid, "environ").split(b"\0") if one.startswith(f"{MARK}=".encode())), b"")
+    return marked.decode("utf-8", "replace").rpartition(" ")[2].removeprefix(f"{MARK}=").rpartition(".")[0]
+
+
+def is_detached_keeper(pid: int) -> bool:
+    """Whether it holds a task that may outlive the kernel."""
+    return _DETACHED_KEEPER in " ".join(_words(pid)[:6])
 
 
 def children_of(pid: int) -> Sequence[int]:
@@ -92,7 +145,10 @@ def _words(pid: int) -> Sequence[str]:
 
 
 def _is_keeper(words: Sequence[str]) -> bool:
-    return any(_KEEPER in word for word in words[1:6])
+    # `-I` comes before anything that is not ours: a tool's own command line may hold any words behind it.
+    return words[1:2] == ["-I"] and any(
+        name in word for name in (_KEEPER, _DETACHED_KEEPER) for word in words[2:6]
+    )
 
 
 def _shown(words: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import attrs
 import orjson
 
+from turnkernel.causes import Cause
 from turnkernel.codec import parse_object
 from turnkernel.events import (
     InboxCanceled,
@@ -23,10 +24,10 @@ from turnkernel.testing.laws import Violation, check_log
 from turnkernel_providers.context import messages_of
 from turnkernel_providers.pairing import PairingError
 
-from .ledger import MILESTONES, OVER_LIMIT, CancelSeen, Ledger
+from .ledger import MILESTONES, OVER_LIMIT, CancelSeen
 from .lives import records_of
 from .played import MODEL, Played
-from .scenario import Expect
+from .scenario import ROOT, Expect
 
 __all__ = ["Result", "judge"]
 
@@ -58,15 +59,10 @@ class Result:
 
 def judge(played: Played) -> Result:
     """The verdict."""
-    records, damage = records_of(played.log)
-    violations = list(played.ledger.violations)
-    if damage is not None:
-        violations.append(Violation("L7", damage.line, f"the log can't be read on: {damage.reason}"))
-    violations += check_log(
-        records, closed=_should_be_closed(played), every_prefix=len(records) <= EVERY_PREFIX_UP_TO
-    )
-    violations += _refusals(played)
-    violations += _ends(played, records)
+    records = {name: records_of(log)[0] for name, log in ((ROOT, played.log), *played.children.items())}
+    violations = [*played.ledger.violations, *_of_log(played, ROOT, played.log), *_refusals(played)]
+    for name, log in played.children.items():
+        violations += [attrs.evolve(one, detail=f"in {name}: {one.detail}") for one in _of_log(played, name, log)]
     context, broken = _context(played)
     violations = sorted(dict.fromkeys([*violations, *broken]), key=lambda one: one.seq)
     facts = _Facts(played, records, context, violations)
@@ -82,16 +78,28 @@ def _should_be_closed(played: Played) -> bool:
 # -------------------------------------------------------------------------------------------------- the laws
 
 
+def _of_log(played: Played, session: str, log: bytes) -> Iterator[Violation]:
+    """What the log of one session shows."""
+    records, damage = records_of(log)
+    if damage is not None:
+        yield Violation("L7", damage.line, f"the log can't be read on: {damage.reason}")
+    yield from check_log(
+        records, closed=_should_be_closed(played), every_prefix=len(records) <= EVERY_PREFIX_UP_TO
+    )
+    yield from _ends(played, session, records)
+
+
 def _refusals(played: Played) -> Iterator[Violation]:
     for one in played.refused:
         yield Violation(_LAW_OF_RULE.get(one.rule, "C3"), 0, f"refused ({one.rule}): {one.text}")
 
 
-def _ends(played: Played, records: Sequence[Record]) -> Iterator[Violation]:
+def _ends(played: Played, session: str, records: Sequence[Record]) -> Iterator[Violation]:
     """R4, R8 and R11, as far as the log alone can't show them."""
     ledger = played.ledger
+    cancels = [seen for seen in ledger.cancels.values() if seen.session == session and not seen.one_call]
     recorded = {record.event.turn for record in records if isinstance(record.event, TurnCancel)}
-    applied = {seen.turn for seen in ledger.cancels.values() if seen.answer == "applied" and not seen.one_call}
+    applied = {seen.turn for seen in cancels if seen.answer == "applied"}
     by_host = any(played.scenario.acts[place].do == "host_cancel" for place, _ in ledger.acted)
     for record in records:
         match record.event:
@@ -103,15 +111,14 @@ def _ends(played: Played, records: Sequence[Record]) -> Iterator[Violation]:
                 yield Violation("R11", record.seq, f"a cancel of {turn} was applied and it ended {outcome}")
             case _:
                 pass
-    yield from _causes(ledger)
+    yield from _causes(cancels)
     by_host = ledger.left is not None and ledger.left.why == "host"
     if by_host and not (records and isinstance(records[-1].event, SessionClose)):
         yield Violation("R8", len(records), "the host cancelled and the log was not closed")
 
 
-def _causes(ledger: Ledger) -> Iterator[Violation]:
+def _causes(cancels: Sequence[CancelSeen]) -> Iterator[Violation]:
     """R4: a repeated cancel is answered with the first cause."""
-    cancels = [seen for seen in ledger.cancels.values() if not seen.one_call]
     first = {seen.turn: seen.cause for seen in cancels if seen.answer == "applied"}
     for seen in cancels:
         if seen.answer == "repeated" and seen.cause != first.get(seen.turn, seen.cause):
@@ -156,6 +163,10 @@ def _notes(played: Played) -> Iterator[str]:
 
 
 def _unmet_acts(played: Played) -> Iterator[str]:
+    said = {one.user for one in played.ledger.said}
+    for place, user in enumerate(played.scenario.users):
+        if user.session != ROOT and place not in said:
+            yield f"user {place + 1} had nobody to speak to: {user.session} did not run, or had ended"
     fired = dict(played.ledger.acted.keys())  # by place, how often
     for place, act in enumerate(played.scenario.acts):
         when = f"on {act.on}" if act.on is not None else f"at site {act.site}"
@@ -171,42 +182,44 @@ class _Facts:
     """What a played scenario can be asked."""
 
     played: Played
-    records: Sequence[Record]
+    logs: Mapping[str, Sequence[Record]]
+    """The records of every session, by its name, the root's first."""
     context: Mapping[str, Any] | None
     violations: Sequence[Violation]
 
     @property
+    def records(self) -> Sequence[Record]:
+        return self.logs[ROOT]
+
+    @property
     def outcomes(self) -> list[str]:
-        return [record.event.outcome for record in self.records if isinstance(record.event, TurnEnd)]
+        return _outcomes(self.records)
 
     @property
     def results(self) -> dict[str, ToolResult]:
-        return {record.event.call: record.event for record in self.records if isinstance(record.event, ToolResult)}
+        """By call; of calls with the same id in two sessions the root's."""
+        events = [record.event for records in reversed([*self.logs.values()]) for record in records]
+        return {event.call: event for event in events if isinstance(event, ToolResult)}
 
     @property
     def dropped(self) -> list[str]:
-        texts = {
-            record.event.item: record.event.text
-            for record in self.records
-            if isinstance(record.event, InboxQueued)
-        }
-        events = [record.event for record in self.records]
-        return [
-            texts.get(event.item, "")
-            for event in events
-            if isinstance(event, InboxCanceled) and event.reason == "cancel"
-        ]
+        return [text for records in self.logs.values() for text in _dropped(records)]
 
     @property
     def cancels(self) -> list[CancelSeen]:
         return list(self.played.ledger.cancels.values())
+
+    @property
+    def answers(self) -> list[str]:
+        """Of those who cancelled: that a cancel reaches a child session is part of it."""
+        return [seen.answer for seen in self.cancels if seen.session == ROOT or seen.cause != Cause.PARENT]
 
     def unmet(self, expect: Expect) -> Iterator[str]:
         ledger = self.played.ledger
         yield from _differs("outcomes", expect.outcomes, self.outcomes)
         yield from _differs("requests", expect.requests, len(self.played.bodies))
         yield from _differs("survivors", expect.survivors, len(ledger.survivors))
-        yield from _differs("answers", expect.answers, [seen.answer for seen in self.cancels])
+        yield from _differs("answers", expect.answers, self.answers)
         yield from _differs("dropped", expect.dropped, self.dropped)
         yield from self._unmet_results(expect)
         missing = _first_missing(expect.events, [record.event.type for record in self.records])
@@ -242,6 +255,17 @@ class _Facts:
                 yield f"violations: {one.law} is broken at seq {one.seq}: {one.detail}"
         broken = {one.law for one in self.violations}
         yield from (f"violations: {law} is not broken" for law in expect.violations if law not in broken)
+
+
+def _outcomes(records: Sequence[Record]) -> list[str]:
+    return [record.event.outcome for record in records if isinstance(record.event, TurnEnd)]
+
+
+def _dropped(records: Sequence[Record]) -> Iterator[str]:
+    texts = {record.event.item: record.event.text for record in records if isinstance(record.event, InboxQueued)}
+    for record in records:
+        if isinstance(record.event, InboxCanceled) and record.event.reason == "cancel":
+            yield texts.get(record.event.item, "")
 
 
 def _differs(name: str, wanted: Any, found: Any) -> Iterator[str]:
@@ -314,4 +338,5 @@ def _cancel(seen: CancelSeen) -> dict[str, Any]:
     reached = {
         name: round(seen.milestones[name] * 1000, 3) if name in seen.milestones else None for name in MILESTONES
     }
-    return {"turn": seen.turn, "seq": seen.seq, "cause": seen.cause, "answer": seen.answer, **reached}
+    said = {"turn": seen.turn, "seq": seen.seq, "cause": seen.cause, "answer": seen.answer}
+    return {**said, **reached, **({} if seen.session == ROOT else {"session": seen.session})}

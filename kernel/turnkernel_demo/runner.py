@@ -18,14 +18,17 @@ import attrs
 import trio
 
 from turnkernel.cancel import shield
+from turnkernel.testing.laws import Violation
+from turnkernel.testing.replies import Reply
 from turnkernel_providers.keys import KEY_VARIABLES
 from turnkernel_providers.server import ModelServer, open_model_server
+from turnkernel_tools.process import new_mark
 
 from .frames import Frames, Job, frame
-from .ledger import OVER_LIMIT, Carry, Stuck
-from .lives import Lives
+from .ledger import OVER_LIMIT, Broken, Carry, Stuck, Survivor
+from .lives import Lives, children_of, detached_of, records_of
 from .played import Played, Refused
-from .processes import RUN, bearers, end_bearers
+from .processes import RUN, bearers, end_bearers, members_of_run
 from .scenario import ROOT, Scenario
 
 __all__ = ["play_for_real"]
@@ -45,23 +48,28 @@ async def play_for_real(scenario: Scenario, *, log: Path, root: Path) -> Played:
     for replies that no server can give, OSError where the system refuses a socket, a process or a file.
     """
     begun = time.monotonic()
-    replies = [reply for reply in scenario.replies if reply.session == ROOT]
-    async with open_model_server(scenario.wire, replies, clock=time.monotonic) as server:
+    replies: dict[str, list[Reply]] = {ROOT: []}
+    for reply in scenario.replies:
+        replies.setdefault(reply.session, []).append(reply)
+    async with open_model_server(scenario.wire, replies.pop(ROOT), apart=replies, clock=time.monotonic) as server:
         with TemporaryFile() as errors:
             run = _Run(scenario, log, root, server, errors)
             try:
                 carry: Carry | None = Carry()
                 while carry is not None:
                     carry = await run.one_life(carry)
+                run.look_around()
             finally:
                 await run.end_all()
+        children = _read_all(log)
         return Played(
             scenario,
             run.lives.ledger,
-            _read(log),
+            children.pop(ROOT),
             [request.body for request in server.requests],
             [Refused(one.rule, one.text) for one in server.violations],
             len(server.unmet),
+            children=children,
             seconds=time.monotonic() - begun,
         )
 
@@ -93,6 +101,7 @@ class _Run:
             self._log,
             self._root,
             self._server.base_url,
+            self._server.url_of(""),
             left,
         )
         player = await trio.lowlevel.open_process(
@@ -136,10 +145,12 @@ class _Run:
         return bool(acted) and self._scenario.acts[next(reversed(acted))[0]].do == "kill"
 
     def _after(self, died: bool) -> Carry | None:
-        log = _read(self._log)
-        left, carry = self.lives.after(log, died=died, clock=self._seconds)
-        if len(left) < len(log):
-            os.truncate(self._log, len(left))
+        logs = _read_all(self._log)
+        left, carry = self.lives.after(logs, died=died, clock=self._seconds)
+        places = _places(self._log, logs[ROOT])
+        for name in logs:
+            if len(left[name]) < len(logs[name]):
+                os.truncate(places[name], len(left[name]))
         return carry
 
     def _environment(self) -> dict[str, str]:
@@ -169,13 +180,35 @@ class _Run:
             if pipe is not None:
                 await trio.aclose_forcefully(pipe)
 
+    def look_around(self) -> None:
+        """Whoever is alive now and is of no detached task that a log knows as running should not be."""
+        logs = _read_all(self._log)
+        tasks = {task for log in logs.values() for task in detached_of(records_of(log)[0])}
+        running = {new_mark(task).rpartition(".")[0] for task in tasks}
+        for one in members_of_run(self._token):
+            if one.work not in running:
+                detail = f"process {one.pid} ({one.command}) is alive after the run, of {one.work or 'nothing'}"
+                self.lives.ledger.take(Survivor(one.pid, one.command, "run"))
+                self.lives.ledger.take(Broken(Violation("R1", 0, detail)))
+
     async def end_all(self) -> None:
-        """Whatever happened, nothing of the run is left, also where its warden was killed."""
+        """Whatever happened, nothing of the run is left: no detached task, nor what a killed warden has left."""
         if bearers(self._token):
             with shield("critical section", _END_SECONDS):
                 while bearers(self._token):
                     end_bearers(self._token)
                     await trio.sleep(_LOOK_SECONDS)
+
+
+def _places(log: Path, data: bytes) -> dict[str, Path]:
+    """Where the logs of a session and its children are, by their names."""
+    return {ROOT: log, **{name: log.parent / child for name, child in children_of(records_of(data)[0]).items()}}
+
+
+def _read_all(log: Path) -> dict[str, bytes]:
+    """The logs that there are; the root's also where there is none."""
+    read = {name: _read(place) for name, place in _places(log, _read(log)).items()}
+    return {name: data for name, data in read.items() if data or name == ROOT}
 
 
 def _read(log: Path) -> bytes:

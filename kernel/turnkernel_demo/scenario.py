@@ -182,6 +182,8 @@ class ToolsTable:
     """Who gives it: the acts, nobody, or everybody."""
     grace_seconds: Seconds = 2.0
     """Between SIGTERM and SIGKILL."""
+    background: Literal["session", "detached"] = "session"
+    """How long the commands run that `bash` makes tasks of."""
     block: Mapping[str, str] = attrs.field(factory=dict[str, str])
     """Tools that a hook blocks, with its reason."""
     rewrite: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict[str, Mapping[str, Any]])

@@ -14,6 +14,7 @@ import attrs
 from turnkernel.store import FileStore, MemoryStore
 
 from .ledger import Synced, Tell
+from .scenario import ROOT
 
 __all__ = ["IO_ERROR", "NO_SPACE", "BreakableFile", "BreakableMemory", "Breaking", "Dead"]
 
@@ -33,6 +34,8 @@ class Breaking:
 
     die: Callable[[], NoReturn]
     tell: Tell
+    session: str = ROOT
+    """Whose log it is."""
     dead: bool = False
     """Whether every further write fails like the one in which the kernel died."""
     _cut: tuple[int, int] | None = None
@@ -109,7 +112,7 @@ class BreakableFile(FileStore):
         self.breaking.before("flush")
         size = self.size
         super().sync()
-        self.breaking.tell(Synced(size))
+        self.breaking.tell(Synced(size, self.breaking.session))
 
 
 class BreakableMemory(MemoryStore):
@@ -135,4 +138,4 @@ class BreakableMemory(MemoryStore):
     def sync(self) -> None:
         """As `MemoryStore`, or not. Tells what would be on a disk."""
         self.breaking.before("flush")
-        self.breaking.tell(Synced(self.size))
+        self.breaking.tell(Synced(self.size, self.breaking.session))

@@ -1,13 +1,15 @@
 """What the acts of a scenario do to a session. Synchronous; each gives the answer that the result lists.
 
-`applied`, `repeated`, `idle`, `stale` for cancels; `done` for what was done; else why nothing was: `stale` (what
-it names is over), `closed` (the ask, or the session's input), `unfit` (no word for this kind of ask),
-`no_session`, `no_turn`, `log_failed`, `unavailable` in this version.
+`applied`, `repeated`, `idle`, `stale` for cancels, of a task too; `done` for what was done; else why nothing was:
+`stale` (what it names is over), `closed` (the ask, or the session's input), `unfit` (no word for this kind of
+ask), `no_session`, `no_turn`, `log_failed`.
 """
 
 import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
+
+import attrs
 
 from turnkernel.causes import Answer, Cause
 from turnkernel.errors import LogFailedError, SessionClosedError
@@ -22,6 +24,7 @@ from .stores import IO_ERROR, NO_SPACE
 
 if TYPE_CHECKING:
     from .life import Life
+    from .part import Part
 
 __all__ = ["perform"]
 
@@ -31,16 +34,17 @@ def perform(life: "Life", act: Act, record: Record | None) -> str:
     try:
         if act.do in _TO_THE_PROGRAM:
             return _TO_THE_PROGRAM[act.do](life, act)
-        if life.session is None:
+        part = life.parts.get(act.session)
+        if part is None or part.session is None:
             return "no_session"
-        return _TO_THE_SESSION[act.do](life, life.session, act, record)
+        return _TO_THE_SESSION[act.do](_Meant(life, part, part.session), act, record)
     except SessionClosedError:
         return "closed"
     except LogFailedError:
         return "log_failed"
     except Exception as error:  # noqa: BLE001 - a verb that raises is a finding of the run, not its end
-        if act.do in ("cancel", "replace", "stop_all", "stale_cancel", "cancel_call"):
-            life.tell(Broken(Violation("R7", life.seq, f"{act.do} raised {type(error).__name__}: {error}")))
+        if act.do in ("cancel", "replace", "stop_all", "stale_cancel", "cancel_call", "stop_task"):
+            life.tell(Broken(Violation("R7", life.root.seq, f"{act.do} raised {type(error).__name__}: {error}")))
         return f"raised {type(error).__name__}: {error}"
 
 
@@ -68,12 +72,17 @@ def _interrupt(life: "Life", act: Act) -> str:
 
 
 def _disk_full(life: "Life", act: Act) -> str:
-    life.breaking.fail(act.op, NO_SPACE, lasting=act.lasting)
-    return "done"
+    return _break(life, act, NO_SPACE)
 
 
 def _disk_error(life: "Life", act: Act) -> str:
-    life.breaking.fail(act.op, IO_ERROR, lasting=act.lasting)
+    return _break(life, act, IO_ERROR)
+
+
+def _break(life: "Life", act: Act, number: int) -> str:
+    if act.session not in life.parts:
+        return "no_session"
+    life.parts[act.session].breaking.fail(act.op, number, lasting=act.lasting)
     return "done"
 
 
@@ -99,71 +108,82 @@ _TO_THE_PROGRAM: Mapping[str, Callable[["Life", Act], str]] = {
 # ----------------------------------------------------------------------------------------------- the session
 
 
-def _receipt(life: "Life", receipt: Receipt) -> str:
-    life.cancelled(receipt)
+@attrs.frozen(eq=False)
+class _Meant:
+    """The session that an act is for."""
+
+    life: "Life"
+    part: "Part"
+    session: Session
+
+
+def _receipt(to: _Meant, receipt: Receipt) -> str:
+    to.part.cancelled(receipt)
     return receipt.answer.value
 
 
-def _cancel(life: "Life", session: Session, act: Act, record: Record | None) -> str:
-    return _receipt(life, session.cancel(keep_inbox=act.keep_inbox))
+def _cancel(to: _Meant, act: Act, record: Record | None) -> str:
+    return _receipt(to, to.session.cancel(keep_inbox=act.keep_inbox))
 
 
-def _stop_all(life: "Life", session: Session, act: Act, record: Record | None) -> str:
-    return _receipt(life, session.stop_all())
+def _stop_all(to: _Meant, act: Act, record: Record | None) -> str:
+    return _receipt(to, to.session.stop_all())
 
 
-def _stale_cancel(life: "Life", session: Session, act: Act, record: Record | None) -> str:
-    handle = life.turn_before
+def _stale_cancel(to: _Meant, act: Act, record: Record | None) -> str:
+    handle = to.part.turn_before
     if handle is None:
         return "no_turn"
-    receipt = session.cancel(turn=handle)
+    receipt = to.session.cancel(turn=handle)
     if receipt.answer is not Answer.STALE:
-        life.tell(Broken(Violation("R2", life.seq, f"a handle of {handle} answered {receipt.answer}")))
-    return _receipt(life, receipt)
+        to.life.tell(Broken(Violation("R2", to.part.seq, f"a handle of {handle} answered {receipt.answer}")))
+    return _receipt(to, receipt)
 
 
-def _cancel_call(life: "Life", session: Session, act: Act, record: Record | None) -> str:
+def _cancel_call(to: _Meant, act: Act, record: Record | None) -> str:
     call = _meant(act, record, "call")
     assert call is not None
-    receipt = session.cancel_call(call)
-    life.cancels.one_call(receipt, life.seq)
+    receipt = to.session.cancel_call(call)
+    to.life.cancels.one_call(receipt, to.part.seq, to.part.name)
     return receipt.answer.value
 
 
-def _replace(life: "Life", session: Session, act: Act, record: Record | None) -> str:
-    receipt = session.cancel(Cause.REPLACED)
-    answer = _receipt(life, receipt)
-    _queue(life, session, act, prompt=True)
+def _replace(to: _Meant, act: Act, record: Record | None) -> str:
+    receipt = to.session.cancel(Cause.REPLACED)
+    answer = _receipt(to, receipt)
+    _queue(to, act, prompt=True)
     return answer
 
 
-def _steer(life: "Life", session: Session, act: Act, record: Record | None) -> str:
-    return _queue(life, session, act, prompt=False)
+def _steer(to: _Meant, act: Act, record: Record | None) -> str:
+    return _queue(to, act, prompt=False)
 
 
-def _send(life: "Life", session: Session, act: Act, record: Record | None) -> str:
-    return _queue(life, session, act, prompt=True)
+def _send(to: _Meant, act: Act, record: Record | None) -> str:
+    return _queue(to, act, prompt=True)
 
 
-def _queue(life: "Life", session: Session, act: Act, *, prompt: bool) -> str:
+def _queue(to: _Meant, act: Act, *, prompt: bool) -> str:
     text = act.text or ""
-    life.acknowledge(session.post(text, prompt=prompt), text)
+    to.life.acknowledge(to.part, to.session.post(text, prompt=prompt), text)
     return "done"
 
 
-def _withdraw(life: "Life", session: Session, act: Act, record: Record | None) -> str:
+def _withdraw(to: _Meant, act: Act, record: Record | None) -> str:
     item = _meant(act, record, "item")
     assert item is not None
-    return "done" if session.withdraw(item) else "stale"
+    return "done" if to.session.withdraw(item) else "stale"
 
 
-def _go_on(life: "Life", session: Session, act: Act, record: Record | None) -> str:
-    session.go_on()
+def _go_on(to: _Meant, act: Act, record: Record | None) -> str:
+    to.session.go_on()
     return "done"
 
 
-def _stop_task(life: "Life", session: Session, act: Act, record: Record | None) -> str:
-    return "unavailable"
+def _stop_task(to: _Meant, act: Act, record: Record | None) -> str:
+    meant = _meant(act, record, "task", "call")
+    assert meant is not None
+    return to.session.stop_task(to.part.task_of(meant)).answer.value
 
 
 _WORDS: Mapping[str, AskAnswer] = {
@@ -176,19 +196,19 @@ _WORDS: Mapping[str, AskAnswer] = {
 }
 
 
-def _answer(life: "Life", session: Session, act: Act, record: Record | None) -> str:
+def _answer(to: _Meant, act: Act, record: Record | None) -> str:
     meant = _meant(act, record, "ask", "call")
     assert meant is not None
-    ask = life.ask_of(meant)
+    ask = to.part.ask_of(meant)
     if ask is None:
         return "closed"
     try:
-        return "done" if session.answer(ask, _WORDS[act.do], act.text or "") else "closed"
+        return "done" if to.session.answer(ask, _WORDS[act.do], act.text or "") else "closed"
     except ValueError:
         return "unfit"
 
 
-_TO_THE_SESSION: Mapping[str, Callable[["Life", Session, Act, Record | None], str]] = {
+_TO_THE_SESSION: Mapping[str, Callable[[_Meant, Act, Record | None], str]] = {
     "cancel": _cancel,
     "replace": _replace,
     "steer": _steer,

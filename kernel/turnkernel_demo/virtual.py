@@ -75,7 +75,8 @@ class _Play:
         life = _Life(self, carry, until)
         life.play(self.seed)
         log, died, clock = life.store.read(0, life.store.size), life.breaking.dead, carry.clock + life.seconds
-        self.log, following = self.lives.after(log, died=died, clock=clock)
+        logs, following = self.lives.after({ROOT: log}, died=died, clock=clock)
+        self.log = logs[ROOT]
         return following
 
 

@@ -1,13 +1,17 @@
 """Watches over the kernel's process: what it leaves alive when it ends or dies is told, and ended.
 
+Detached tasks are left: the next life finds them, and the run looks at them and ends them when it is over.
+
 The warden is the parent, and orphans of everything below come to it (prctl(2), PR_SET_CHILD_SUBREAPER; on Linux):
 however a process has got away from its tool, here it is seen. One thread, no trio.
 """
 
 import os
+import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
@@ -17,7 +21,7 @@ import attrs
 from turnkernel.testing.laws import Violation
 
 from .ledger import Broken, Survivor, Tell
-from .processes import children_of, descendants_of
+from .processes import children_of, descendants_of, is_detached_keeper
 
 __all__ = ["STUCK", "Bounds", "split"]
 
@@ -82,6 +86,8 @@ def _watch(child: int, tell: Tell, bounds: Bounds) -> NoReturn:
     killed = code == -signal.SIGKILL
     _reap_until(time.monotonic() + (bounds.killed if code else bounds.orderly))
     for one in descendants_of(os.getpid()):
+        if one.detached:
+            continue
         tell(Survivor(one.pid, one.command, "kill" if killed else "limit" if code == STUCK else "run"))
         if killed and bounds.holds:
             tell(Broken(Violation("R1", 0, f"process {one.pid} ({one.command}) outlived the kernel")))
@@ -102,13 +108,28 @@ def _wait_for(child: int) -> int:
 
 
 def _reap() -> bool:
-    """Reap who has ended; whether anybody is left."""
+    """Reap who has ended; whether anybody is left who should not be."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
         return False
-    return True
+    return bool(_to_end())
+
+
+def _to_end() -> Sequence[int]:
+    """Our children but the keepers of detached tasks, as long as the run is there to end these."""
+    children = children_of(os.getpid())
+    if _run_is_gone():
+        return children
+    return [pid for pid in children if not is_detached_keeper(pid)]
+
+
+def _run_is_gone() -> bool:
+    """Whether the other end of standard input is closed."""
+    poll = select.poll()
+    poll.register(0, 0)  # errors and hangups only, which are always told (poll(2))
+    return bool(poll.poll(0))
 
 
 def _reap_until(end: float) -> None:
@@ -123,6 +144,6 @@ def _end_all() -> None:
     """
     end = time.monotonic() + _END_SECONDS
     while _reap() and time.monotonic() < end:
-        for pid in children_of(os.getpid()):
+        for pid in _to_end():
             os.kill(pid, signal.SIGKILL)
         time.sleep(_LOOK_SECONDS)

@@ -4,9 +4,10 @@ It is the truth that the log is held against. Reads a few private fields of trio
 what nobody may hold on to can't be seen through what is public.
 """
 
+import re
 import threading
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Container, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, cast
@@ -17,7 +18,7 @@ import trio
 from turnkernel.cancel import Authority, is_listed
 from turnkernel.causes import Answer
 from turnkernel.dispatch import errors_of
-from turnkernel.events import Record, ToolStart, TurnCancel, TurnEnd, TurnSurvivor
+from turnkernel.events import Record, TaskEnded, ToolStart, TurnCancel, TurnEnd, TurnSurvivor
 from turnkernel.kernel import Kernel, Receipt
 from turnkernel.provider import ModelEvent, Provider, Request
 from turnkernel.session import Session
@@ -26,11 +27,22 @@ from turnkernel.tool import Concurrency, Effect, Tool, ToolContext, ToolOutput, 
 
 from .ledger import Body, Broken, CancelSeen, Survivor, Tell
 from .processes import Process
+from .scenario import ROOT
 
-__all__ = ["Cancels", "ShieldWatch", "TurnWatch", "WitnessedProvider", "WitnessedTool", "kernel_of"]
+__all__ = ["Cancels", "ShieldWatch", "TurnWatch", "WitnessedProvider", "WitnessedTool", "in_no_call", "kernel_of"]
 
 _IN_CALL: ContextVar[str | None] = ContextVar("in_call", default=None)
 """The call whose body a trio task is part of; its child tasks inherit it."""
+
+
+@contextmanager
+def in_no_call() -> Generator[None]:
+    """What begins inside is of no call until it makes some: a child session is not its caller's body."""
+    token = _IN_CALL.set(None)
+    try:
+        yield
+    finally:
+        _IN_CALL.reset(token)
 
 
 def kernel_of(session: Session) -> Kernel:
@@ -38,12 +50,27 @@ def kernel_of(session: Session) -> Kernel:
     return cast("Kernel", cast(Any, session)._kernel)
 
 
-class WitnessedTool:
-    """A tool as it is, and what comes of its body is told."""
+_MORE = ("opens_session", "find", "shown")
+"""What a tool may have besides what all have (`OpensSession`, `FindsTasks`, `ShowsTasks`)."""
 
-    def __init__(self, tool: Tool, tell: Tell) -> None:
+
+class WitnessedTool:
+    """A tool as it is in one session, and what comes of its body is told.
+
+    Only of the body of a call: what it leaves to a task is told by the log alone.
+    """
+
+    def __init__(self, tool: Tool, tell: Tell, session: str = ROOT) -> None:
         self._tool = tool
         self._tell = tell
+        self._session = session
+        for name in _MORE:
+            if hasattr(tool, name):
+                setattr(self, name, getattr(tool, name))
+
+    def within(self, session: str) -> "WitnessedTool":
+        """The same tool in a child session."""
+        return WitnessedTool(self._tool, self._tell, session)
 
     def __repr__(self) -> str:
         return f"<WitnessedTool {self._tool!r}>"
@@ -84,18 +111,19 @@ class WitnessedTool:
 
     async def run(self, ctx: ToolContext, input: Mapping[str, Any]) -> ToolOutput:
         """The tool's. No checkpoint is added, before it or after."""
-        call, effect = ctx.call_id, self._tool.effect
-        self._tell(Body(call, effect, "began"))
+        call, effect, session = ctx.call_id, self._tool.effect, self._session
+        self._tell(Body(call, effect, "began", session=session))
         token = _IN_CALL.set(call)
         try:
             output = await self._tool.run(ctx, input)
         except BaseException as error:
             for one in errors_of(error, call):
-                self._tell(Body(call, effect, "raised", one.type))
+                self._tell(Body(call, effect, "raised", one.type, session))
             raise
         finally:
             _IN_CALL.reset(token)
-        self._tell(Body(call, effect, "returned", output.status or ("error" if output.is_error else "ok")))
+        status = output.status or ("error" if output.is_error else "ok")
+        self._tell(Body(call, effect, "returned", status, session))
         return output
 
 
@@ -162,7 +190,7 @@ class ShieldWatch(trio.abc.Instrument):
         if call is None or call in self._told or not _in_bad_shield(task):
             return
         self._told.add(call)
-        detail = f"a shield that is not listed or has no deadline, in call {call}"
+        detail = f"a shield that is not listed or has no deadline, in call {call} or in a task that it began"
         self._tell(Broken(Violation("R9", self._seq(), detail)))
 
 
@@ -177,57 +205,50 @@ def _in_bad_shield(task: trio.lowlevel.Task) -> bool:
 
 
 class Cancels:
-    """Every cancel of one life of a session, in order."""
+    """Every cancel of a turn in one life of a session and its children, in order."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._seen: list[tuple[CancelSeen, Authority | None]] = []
-        self._looked: dict[str, float] = {}
+        self._looked: dict[tuple[str, str], float] = {}
 
     def __repr__(self) -> str:
         return f"<Cancels {[seen.answer for seen, _ in self._seen]}>"
 
-    def recorded(self, record: Record, event: TurnCancel, authority: Authority | None) -> None:
+    def recorded(
+        self, record: Record, event: TurnCancel, authority: Authority | None, session: str = ROOT
+    ) -> None:
         """A turn was cancelled, by whomever."""
-        cause = authority.cause if authority is not None else None
-        self._add(event.turn, record.seq, cause.value if cause is not None else "user", Answer.APPLIED, authority)
+        cause = authority.cause.value if authority is not None and authority.cause is not None else "user"
+        self._add(CancelSeen(0, event.turn, record.seq, cause, "applied", {}, session=session), authority)
 
-    def answered(self, receipt: Receipt, seq: int, authority: Authority | None) -> None:
+    def answered(self, receipt: Receipt, seq: int, authority: Authority | None, session: str = ROOT) -> None:
         """Somebody who cancelled got this receipt. One that was applied has its record already, if it could be."""
         if receipt.answer is Answer.APPLIED and any(
-            seen.turn == receipt.turn and seen.answer == "applied" and kept is not None
+            (seen.session, seen.turn) == (session, receipt.turn) and seen.answer == "applied" and kept is not None
             for seen, kept in self._seen
         ):
             return
-        self._add(receipt.turn, seq, receipt.cause.value, receipt.answer, authority)
+        self._add(_seen(receipt, seq, session), authority)
 
-    def one_call(self, receipt: Receipt, seq: int) -> None:
+    def one_call(self, receipt: Receipt, seq: int, session: str = ROOT) -> None:
         """The same for a cancel of one call, which has no milestones: the turn goes on."""
-        self._add(receipt.turn, seq, receipt.cause.value, receipt.answer, None, one_call=True)
+        self._add(attrs.evolve(_seen(receipt, seq, session), one_call=True), None)
 
-    def _add(
-        self,
-        turn: str | None,
-        seq: int,
-        cause: str,
-        answer: Answer,
-        authority: Authority | None,
-        *,
-        one_call: bool = False,
-    ) -> None:
-        seen = CancelSeen(len(self._seen), turn, seq, cause, answer.value, {}, one_call)
+    def _add(self, seen: CancelSeen, authority: Authority | None) -> None:
+        seen = attrs.evolve(seen, number=len(self._seen))
         self._seen.append((seen, authority))
         self._tell(seen)
 
-    def discount(self, turn: str, seconds: float) -> None:
+    def discount(self, turn: str, seconds: float, session: str = ROOT) -> None:
         """So long did we hold up a turn's end to look around."""
-        self._looked[turn] = seconds
+        self._looked[session, turn] = seconds
 
     def tell_milestones(self) -> None:
         """Tell what has been reached by now."""
         for seen, authority in self._seen:
             if authority is not None and authority.milestones:
-                held_up = self._looked.get(authority.turn, 0.0)
+                held_up = self._looked.get((seen.session, authority.turn), 0.0)
                 milestones = {
                     name: seconds - held_up if name in ("ended", "durable") else seconds
                     for name, seconds in authority.milestones.items()
@@ -235,8 +256,15 @@ class Cancels:
                 self._tell(attrs.evolve(seen, milestones=milestones))
 
 
+def _seen(receipt: Receipt, seq: int, session: str) -> CancelSeen:
+    return CancelSeen(0, receipt.turn, seq, receipt.cause.value, receipt.answer.value, {}, session=session)
+
+
 class TurnWatch:
-    """R1 as it runs: what is alive when a turn's end is appended. `starters`: tools that may start processes."""
+    """R1 as it runs: what is alive when the end of a session's turn or task is appended.
+
+    `starters` are tools that may start processes, `processes` those that are of nothing that still runs.
+    """
 
     def __init__(
         self,
@@ -272,15 +300,25 @@ class TurnWatch:
         """Look around, in the step in which the end was appended."""
         if session is not None:
             self._look(record, session)
-        for one in self._processes() if self._started or event.synthetic else ():
+        if self._started or event.synthetic:
+            self._look_at_processes(record, event.turn)
+        self._calls.clear()
+        self._started = False
+
+    def task_ended(self, record: Record, event: TaskEnded) -> None:
+        """The same for the end of a task, which itself names what is left of it."""
+        if event.name in self._starters:
+            self._named |= {found[0] for found in re.finditer(r"pid \d+ ", event.text)}
+            self._look_at_processes(record, event.task)
+
+    def _look_at_processes(self, record: Record, after: str) -> None:
+        for one in self._processes():
             if one.pid in self._found:
                 continue
             self._found.add(one.pid)
-            self._tell(Survivor(one.pid, one.command, event.turn))
+            self._tell(Survivor(one.pid, one.command, after))
             if not any(name.startswith(f"pid {one.pid} ") for name in self._named):
-                self._break(record, f"process {one.pid} ({one.command}) is alive at turn/end")
-        self._calls.clear()
-        self._started = False
+                self._break(record, f"process {one.pid} ({one.command}) is alive at {record.event.type}")
 
     def _look(self, record: Record, session: Session) -> None:
         if self._provider.open_streams:

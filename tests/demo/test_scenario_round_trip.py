@@ -146,6 +146,7 @@ TOOLS = st.builds(
     approve=some(st.sampled_from(["bash", "agent"])),
     approver=st.sampled_from(["script", "none", "always"]),
     grace_seconds=SECONDS,
+    background=st.sampled_from(["session", "detached"]),
     block=st.dictionaries(st.just("bash"), TEXT),
     rewrite=st.dictionaries(st.just("write_file"), TABLE),
 )

@@ -336,10 +336,10 @@ def test_a_disk_that_stays_full_ends_the_run(virtual):
     assert came.laws == set()
 
 
-def test_stop_task_is_unavailable(virtual):
+def test_a_task_that_does_not_run_is_stale(virtual):
     came = virtual(ONE_TURN + act("turn/start", "stop_task", 'target = "task_1"'))
     assert came.ok, came.unmet
-    assert came.answers == ["unavailable"]
+    assert came.answers == ["stale"]
 
 
 def test_an_act_before_the_session_is_open_does_nothing(virtual):
