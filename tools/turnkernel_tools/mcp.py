@@ -255,8 +255,9 @@ async def _offered(session: ClientSession) -> list[types.Tool]:
 
 
 def _ended(end: ProcessEnd) -> str:
+    left = f". Of it is still running: {', '.join(end.survivors)}" if end.survivors else ""
     if end.stopped is not None:
-        return f"it was ended: {end.stopped}"
+        return f"it was ended: {end.stopped}{left}"
     if end.signal is not None:
-        return f"it was killed by {end.signal}"
-    return f"it ended with exit code {end.exit_code}"
+        return f"it was killed by {end.signal}{left}"
+    return f"it ended with exit code {end.exit_code}{left}"

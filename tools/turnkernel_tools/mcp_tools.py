@@ -50,10 +50,12 @@ def mcp_tools(
     server: str, offered: Iterable[types.Tool], *, call: Call, trust_hints: bool, timeout: float | None
 ) -> list[McpTool]:
     """A tool for each that a server offers; of two with the same name the first."""
-    by_name = {tool.name: tool for tool in reversed([*offered])}
+    by_name: dict[str, types.Tool] = {}
+    for tool in offered:
+        by_name.setdefault(tool.name, tool)
     names = tool_names(server, by_name)
     tools: list[McpTool] = []
-    for own_name, tool in reversed(by_name.items()):
+    for own_name, tool in by_name.items():
         effect = effect_of(tool.annotations) if trust_hints else "effect"
         tools.append(
             McpTool(
