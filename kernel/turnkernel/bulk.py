@@ -10,6 +10,8 @@ import struct
 import zlib
 from binascii import unhexlify
 from collections.abc import Sequence
+from itertools import compress
+from operator import not_
 from typing import get_args
 
 import attrs
@@ -85,7 +87,7 @@ def look_over(data: bytes) -> Bulk | None:
         return None
     if not right:
         return None
-    return Bulk(numbers[0], bodies, epochs, heads, [place for place, delta in enumerate(deltas) if not delta])
+    return Bulk(numbers[0], bodies, epochs, heads, list(compress(range(len(rows)), map(not_, deltas))))
 
 
 def delta_head(turn: str, step: str) -> bytes:

@@ -229,7 +229,7 @@ class Grammar:
 
     def check(self, event: Event) -> None:
         """Raise `GrammarError` if the event may not come next. Changes nothing."""
-        moves, kind, extra = _PLANS[event.type]
+        moves, kind, extra, _ = _PLANS[event.type]
         for state_of, before, inner_open, move in moves:
             state = state_of(self, event)
             if state not in before:
@@ -252,13 +252,13 @@ class Grammar:
 
     def apply(self, record: Record) -> None:
         """Move. The event must have passed `check`."""
+        event = record.event
+        _, kind, _, apply = _PLANS[event.type]
         self.seq = record.seq
-        kind = _NAMES.get(record.event.type)
         if kind is not None:
-            self.ids[kind].add(getattr(record.event, kind))
-        apply = _APPLY.get(record.event.type)
+            self.ids[kind].add(getattr(event, kind))
         if apply is not None:
-            apply(self, record.event, record.t)
+            apply(self, event, record.t)
 
 
 # What each event changes.
@@ -516,11 +516,12 @@ class _Plan(NamedTuple):
     moves: tuple[_PlannedMove, ...]
     names: str | None
     extra: Callable[[Grammar, Any], str | None] | None
+    apply: Callable[[Grammar, Any, float], None] | None
 
 
 def _plan(type: str) -> _Plan:
     moves = tuple(_PlannedMove(_STATE[move.machine], move.before, _inner_open(move), move) for move in TABLE[type])
-    return _Plan(moves, _NAMES.get(type), _EXTRA.get(type))
+    return _Plan(moves, _NAMES.get(type), _EXTRA.get(type), _APPLY.get(type))
 
 
 def _inner_open(move: Move) -> Callable[[Grammar, Any], bool] | None:
@@ -529,4 +530,4 @@ def _inner_open(move: Move) -> Callable[[Grammar, Any], bool] | None:
 
 
 _PLANS = {type: _plan(type) for type in TABLE}
-"""The table with every name in it looked up once, because every record waits for `check`."""
+"""The table with every name in it looked up once, because every record waits for it."""
