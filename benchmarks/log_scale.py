@@ -3,8 +3,9 @@
     python benchmarks/log_scale.py [EVENTS]
 
 Opening is held against `orjson.loads` over the lines of the same file, in turn with it, by processor time, the
-best of several. Memory is what opening leaves in a fresh process. Steps are the medians of a hundred turns on a
-log of 10 and of 10,000 turns.
+best of several. Memory is what opening leaves in a fresh process: for a log whose context grows with it, and for one
+of as many events whose context stays small. Steps are the medians of a hundred turns on a log of 10 and of 10,000
+turns.
 """
 
 import os
@@ -54,14 +55,15 @@ WORDS = 60
 """Deltas of a message: a word each, or 8 bytes of a call's input."""
 
 
-def turn(number: int) -> list[Event]:
-    """A prompt, a message that asks for a call, the call, and an answer: 140 events."""
+def turn(number: int, deltas: int = WORDS) -> list[Event]:
+    """A prompt, a message that asks for a call, the call, and an answer: 140 events, unless a message comes in more
+    or fewer deltas; what it says is the same."""
     t, item, call = f"t{number}", f"i{number}", f"c{number}"
     events: list[Event] = [InboxQueued(item, "prompt", "Please look at the next file."), TurnStart(t)]
     events.append(InboxConsumed(item, t, f"{t}.s1"))
     for step in (f"{t}.s1", f"{t}.s2"):
         events.append(StepStart(t, step, "anthropic", "model-1"))
-        events += [ModelDelta(t, step, 0, "text", "several ") for _ in range(WORDS)]
+        events += [ModelDelta(t, step, 0, "text", "several ") for _ in range(deltas)]
         blocks: tuple[Text | ToolUse, ...] = (Text("several " * WORDS),)
         if step.endswith("1"):
             use = ToolUse(call, "bash", {"command": f"cat file-{number}.txt"})
@@ -76,14 +78,14 @@ def turn(number: int) -> list[Event]:
     return events
 
 
-def write_log(path: Path, events: int) -> int:
-    """A log of so many events; how many turns it has."""
+def write_log(path: Path, events: int, deltas: int = WORDS) -> int:
+    """A log of so many events, that many of them deltas of each message; how many turns it has."""
     seq, number = 1, 0
     with path.open("wb") as file:
         file.write(encode(Record(1, 1, 0.0, SessionOpen("s", "2026-01-01T00:00:00.000+00:00", "process"))))
         while seq < events:
             number += 1
-            for event in turn(number):
+            for event in turn(number, deltas):
                 seq += 1
                 file.write(encode(Record(seq, 1, seq / 1000, event)))
         file.write(encode(Record(seq + 1, 1, seq / 1000, SessionClose())))
@@ -154,6 +156,8 @@ def main() -> None:
                 f"{size} events, {turns} turns, {path.stat().st_size / 1e6:.0f} MB: orjson.loads {bare:.2f} s, "
                 f"opening {loaded:.2f} s, {loaded / bare:.1f} times; memory {memory(path):.0f} MiB"
             )
+        turns = write_log(path, events, deltas=events // 20)
+        print(f"{events} events, {turns} turns: memory {memory(path):.0f} MiB")
         for turns in (10, 10_000):
             write_log(path, turns * len(turn(1)))
             print(f"a step in a session of {turns} turns: {trio.run(partial(steps, path, 100)):.3f} ms")
