@@ -30,6 +30,7 @@ STORIES = {
     + 'does = [{ checkpoint = { done = 1 } }, { ask = "sure?" }, { result = "quick result" }]'
     + AFTERWARDS
     + '[[act]]\non = "ask/opened"\ndelay = 1.0\ndo = "answer"\ntext = "yes"\n',
+    "a task": CALL + 'does = [{ spawn = "session" }, { sleep = 0.5 }, { result = "quick result" }]' + AFTERWARDS,
     "a cancel": STORY
     + '[[act]]\non = "tool/start"\ndo = "send"\ntext = "Later."\n'
     + '[[act]]\non = "tool/output"\ndo = "cancel"\n',
@@ -59,6 +60,8 @@ EVENTS = {
     "tool/checkpoint": "a question",
     "ask/opened": "a question",
     "ask/closed": "a question",
+    "task/started": "a task",
+    "task/ended": "a task",
     "turn/cancel": "a cancel",
     "inbox/canceled": "a cancel",
 }
@@ -67,8 +70,6 @@ EVENTS = {
 ELSEWHERE = {
     "turn/survivor": "a thread that will not stop: test_real_kills",
     "turn/stuck": "ends the run: nothing comes after it",
-    "task/started": "when scenarios can start tasks",
-    "task/ended": "when scenarios can start tasks",
 }
 
 HOWS = {
