@@ -254,6 +254,8 @@ class Session:
         kernel = self._kernel
         within = kernel.within
         try:
+            # Of what the opening wrote. In here, because one that is cut in it closes the log too.
+            await kernel.journal.flush()
             async with AsyncExitStack() as held:
                 if within is not None:
                     held.enter_context(within.hosting(self))
@@ -407,7 +409,6 @@ async def open_session(
             parent=parent,
             children=children,
         )
-        await journal.flush()
     except BaseException:
         journal.close()
         raise

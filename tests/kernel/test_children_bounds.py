@@ -7,6 +7,7 @@ from tests.kernel.test_children import Delegate, a_session, asks_for, events, of
 from turnkernel import Settings, ToolOutput, open_session
 from turnkernel.events import TaskEnded, TurnEnd
 from turnkernel.store import MemoryStore
+from turnkernel.testing.crash import records_of
 from turnkernel.testing.replies import Reply
 from turnkernel.testing.scripted import ScriptedProvider, ScriptedTool
 
@@ -163,3 +164,16 @@ async def test_a_child_is_as_durable_and_as_contained_as_its_parent(autojump_clo
             await session.rest()
             assert [end.outcome for end in of(session, TurnEnd)] == ["completed"]
     assert [(one.durability, one.containment) for one in opened] == [("memory", "tree"), ("process", "none")]
+
+
+@pytest.mark.law("R8")
+async def test_an_opening_that_is_cancelled_closes_the_log_that_it_opened(autojump_clock):
+    store = MemoryStore()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        async with a_session(store, [], []):
+            raise AssertionError("it was cancelled before it could begin")
+    assert [record.event.type for record in records_of(store.read(0, store.size))] == [
+        "session/open",
+        "session/close",
+    ]

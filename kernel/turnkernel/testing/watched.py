@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 
 from ..provider import ModelEvent, Provider, Request
-from ..tool import Concurrency, Effect, Tool, ToolContext, ToolOutput, resume_key
+from ..tool import Concurrency, Effect, OpensSession, Tool, ToolContext, ToolOutput, resume_key
 
 __all__ = ["WatchedProvider", "WatchedTool", "Witness", "watched"]
 
@@ -95,11 +95,17 @@ class WatchedTool:
             self.running.discard(ctx.call_id)
 
 
+@attrs.frozen(eq=False)
+class _OpeningTool(WatchedTool):
+    opens_session: Literal[True] = attrs.field(default=True, init=False)
+
+
 def watched(tool: Any) -> Witness:
     """The tool itself where it keeps an account, else the tool watched."""
     if all(hasattr(tool, name) for name in ("began", "ended", "late", "running")):
         return tool
-    return WatchedTool(tool)
+    kind = _OpeningTool if isinstance(tool, OpensSession) else WatchedTool
+    return kind(tool)
 
 
 class WatchedProvider:
