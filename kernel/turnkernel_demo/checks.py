@@ -21,8 +21,12 @@ __all__ = ["CHECKS", "REAL_TOOLS", "check_scenario", "check_speaks"]
 
 REAL_TOOLS = (
     "bash", "read_file", "write_file", "edit_file", "ask_user", "task_list", "task_output", "task_stop", "agent",
+    "send_to_task",
 )  # fmt: skip
 """The tools of a run that are not scripted."""
+
+_OF_CALLS = ("emit", "checkpoint", "ask", "block", "spawn")
+"""Actions that a task can't do."""
 
 _SAID = ("thinking", "text", "calls", "stop")
 _ASKS = ("allow", "allow_always", "deny", "deny_stop", "dismiss", "answer")
@@ -79,6 +83,20 @@ def check_script(script: ToolScript, keys: frozenset[str]) -> None:
     for place, action in enumerate(script.on_cancel):
         if action.verb in ("result", "swallow"):
             raise Problem(f"{quoted(action.verb)} has no meaning in a cleanup", "on_cancel", place)
+    _check_spawn(script)
+
+
+def _check_spawn(script: ToolScript) -> None:
+    """What follows a spawn is a task's work, and so may be the cleanup: it shows nothing and asks nobody."""
+    tasks = [place for place, action in enumerate(script.does) if action.value in ("session", "detached")]
+    first = next((place for place in tasks if script.does[place].verb == "spawn"), None)
+    if first is None:
+        return
+    after = [("does", place, action) for place, action in enumerate(script.does) if place > first]
+    after += [("on_cancel", place, action) for place, action in enumerate(script.on_cancel)]
+    for key, place, action in after:
+        if action.verb in _OF_CALLS:
+            raise Problem(f"{quoted(action.verb)} is for calls, and what follows a spawn is a task", key, place)
 
 
 def check_act(act: Act, keys: frozenset[str]) -> None:

@@ -64,6 +64,11 @@ BAD = [
         "[[reply]] 1: calls 1: input: a 2: b: must be what JSON can hold, not a date or time",
     ),
     (f'virtual = "{"y" * 99}"', f'virtual: must be true or false, not "{"y" * 38}…'),
+    # what follows a spawn is a task
+    ('[[tool]]\nname = "a"\ndoes = [{ spawn = "session" }, { emit = "x" }]',
+     '[[tool]] 1: does 2: "emit" is for calls, and what follows a spawn is a task'),
+    ('[[tool]]\nname = "a"\ndoes = [{ spawn = "detached" }, { sleep = 1 }]\non_cancel = [{ emit = "x" }]',
+     '[[tool]] 1: on_cancel 1: "emit" is for calls, and what follows a spawn is a task'),
     # bounds
     ("limit_seconds = -1", "limit_seconds: must be at least 0.1, not -1"),
     ("limit_seconds = 0.0001", "limit_seconds: must be at least 0.1, not 0.0001"),
@@ -137,10 +142,10 @@ BAD = [
      '[[tool]] 1: on_cancel 1: "swallow" has no meaning in a cleanup'),
     ('[tools]\napprove = ["bsah"]', '[tools]: approve: there is no tool "bsah" (did you mean "bash"?)'),
     ('[tools]\nblock = { qqq = "x" }', '[tools]: block: there is no tool "qqq"; there are bash, read_file,'
-     " write_file, edit_file, ask_user, task_list, task_output, task_stop, agent"),
+     " write_file, edit_file, ask_user, task_list, task_output, task_stop, agent, send_to_task"),
     ('[[tool]]\nname = "x"\n[tools]\nrewrite = { qqq = {} }',
      '[tools]: rewrite: there is no tool "qqq"; there are x, bash, read_file, write_file, edit_file,'
-     " ask_user, task_list, task_output, task_stop, agent"),
+     " ask_user, task_list, task_output, task_stop, agent, send_to_task"),
     # acts
     ('[[act]]\ndo = "cancel"', '[[act]] 1: needs either "on" or "site"'),
     ('[[act]]\non = "turn/end"\nsite = 3\ndo = "cancel"', '[[act]] 1: needs either "on" or "site", not both'),

@@ -74,24 +74,37 @@ FAILED = st.builds(
     ScenarioReply, status=st.just(200) | st.integers(400, 599), body=st.none() | TEXT | TABLE, **DELIVERY
 )
 
-ACTION = (
-    st.builds(Action, st.sampled_from(["emit", "ask", "touch"]), TEXT)
-    | st.builds(Action, st.sampled_from(["sleep", "critical", "block", "shield"]), SECONDS)
-    | st.builds(Action, st.just("checkpoint"), JSON)
-    | st.builds(Action, st.just("spawn"), st.sampled_from(["call", "turn", "session", "detached"]))
+OF_TASK = st.builds(Action, st.just("touch"), TEXT) | st.builds(
+    Action, st.sampled_from(["sleep", "critical", "shield"]), SECONDS
 )
+ACTION = (
+    OF_TASK
+    | st.builds(Action, st.sampled_from(["emit", "ask"]), TEXT)
+    | st.builds(Action, st.just("block"), SECONDS)
+    | st.builds(Action, st.just("checkpoint"), JSON)
+    | st.builds(Action, st.just("spawn"), st.sampled_from(["call", "turn"]))
+)
+SPAWN = st.builds(Action, st.just("spawn"), st.sampled_from(["session", "detached"]))
 END = st.builds(Action, st.just("result"), TEXT) | st.builds(
     Action, st.just("raise"), TEXT.map(lambda text: f"OSError: {text}")
 )
+SCRIPTED: dict[str, Any] = {
+    "name": NAME,
+    "effect": st.sampled_from(["read_only", "idempotent", "effect"]),
+    "concurrency": st.sampled_from(["shared", "exclusive"]),
+    "isolation": st.sampled_from(["task", "thread"]),
+    "timeout": st.none() | PATIENCE,
+}
 SCRIPT = st.builds(
     ToolScript,
-    name=NAME,
-    effect=st.sampled_from(["read_only", "idempotent", "effect"]),
-    concurrency=st.sampled_from(["shared", "exclusive"]),
-    isolation=st.sampled_from(["task", "thread"]),
-    timeout=st.none() | PATIENCE,
     does=st.builds(lambda first, end: (*first, *end), some(ACTION), st.lists(END, max_size=1)),
     on_cancel=some(ACTION),
+    **SCRIPTED,
+) | st.builds(
+    ToolScript,
+    does=st.builds(lambda first, spawn, rest: (*first, spawn, *rest), some(ACTION), SPAWN, some(OF_TASK)),
+    on_cancel=some(OF_TASK),
+    **SCRIPTED,
 )
 
 WHEN: dict[str, Any] = {

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +15,7 @@ import attrs
 import trio
 
 from ..errors import ProviderError
-from ..events import ResultStatus
+from ..events import ResultStatus, TaskStarted
 from ..provider import ModelEvent, Request
 from ..tool import Concurrency, Effect, ToolContext, ToolOutput, WorkContext
 from .actions import Action, check_actions, scripted_error
@@ -165,6 +166,9 @@ class ScriptedTool:
             return await self._play(ctx)
         finally:
             self.running.discard(ctx.call_id)
+
+    def find(self, task: TaskStarted, folder: Path | None) -> None:
+        """None: a task of a script, detached or not, is gone with the program that played it (`FindsTasks`)."""
 
     async def _play(self, ctx: ToolContext) -> ToolOutput:
         spawn = next((number for number, action in enumerate(self.does) if _spawns(action)), len(self.does))
