@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import attrs
 
 from ..provider import ModelEvent, Provider, Request
-from ..tool import Concurrency, Effect, OpensSession, Tool, ToolContext, ToolOutput, resume_key
+from ..tool import Concurrency, Effect, Tool, ToolContext, ToolOutput, resume_key
 
 __all__ = ["WatchedProvider", "WatchedTool", "Witness", "watched"]
 
@@ -104,8 +104,7 @@ def watched(tool: Any) -> Witness:
     """The tool itself where it keeps an account, else the tool watched."""
     if all(hasattr(tool, name) for name in ("began", "ended", "late", "running")):
         return tool
-    kind = _OpeningTool if isinstance(tool, OpensSession) else WatchedTool
-    return kind(tool)
+    return _OpeningTool(tool) if hasattr(tool, "opens_session") else WatchedTool(tool)
 
 
 class WatchedProvider:
