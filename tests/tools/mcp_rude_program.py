@@ -5,7 +5,8 @@
 HOW: `broken` says why and exits; `silent` never answers; `old` speaks a version that nobody does; `endless` has a
 list of tools without an end; `noisy` says on its standard output what is no message; `garbled` answers a call with
 what is no answer; `late` answers the call of `hold` once it has been cancelled; `deaf` reads nothing after the
-handshake; `chatty` asks and asks when it is called; `stubborn` ignores SIGTERM and the end of its input.
+handshake; `chatty` asks and asks when it is called; `hasty` says how far it is and answers at once; `stubborn`
+ignores SIGTERM and the end of its input.
 """
 
 import json
@@ -47,10 +48,9 @@ if HOW == "broken":
     print("no configuration found in /nowhere", file=sys.stderr, flush=True)
     sys.exit(3)
 if HOW == "noisy":
-    print(
-        "Listening on \x1b[1mstdin\x1b[0m\n[1, 2]\n\n{}\n" + '{"jsonrpc": "2.0", "method": "what/ever"}',
-        flush=True,
-    )
+    print("Listening on \x1b[1mstdin\x1b[0m\n[1, 2]\n\n{}", flush=True)
+    say(method="what/ever")
+    say(method="notifications/message", params={"level": "\x1b[31mloud"})
 held = None
 for line in sys.stdin:
     request = json.loads(line)
@@ -72,6 +72,12 @@ for line in sys.stdin:
         token = held["params"]["_meta"]["progressToken"]
         say(method="notifications/progress", params={"progressToken": token, "progress": 2})
         say(id=held["id"], result=text("too late"))
+    elif HOW == "hasty" and method == "tools/call":
+        token = request["params"]["_meta"]["progressToken"]
+        progress = {"jsonrpc": "2.0", "method": "notifications/progress"}
+        progress["params"] = {"progressToken": token, "progress": 1}
+        result = {"jsonrpc": "2.0", "id": request["id"], "result": answer(request)}
+        print(f"{json.dumps(progress)}\n{json.dumps(result)}", flush=True)
     elif "id" in request:
         say(id=request["id"], result=answer(request))
     if HOW == "deaf" and method == "tools/list":

@@ -216,6 +216,15 @@ async def test_what_is_no_answer_is_an_error(tmp_path):
         )
 
 
+async def test_what_is_said_of_progress_when_the_call_is_over_is_dropped(tmp_path):
+    calls = [ReplyCall(f"call_{number}", "t_echo", {"text": "so far"}) for number in range(20)]
+    async with a_session(calls, Reply(text="Good."), resources=[rude(tmp_path, "hasty")]) as session:
+        await session.send("go")
+        await session.rest()
+        assert [result.text for result in events(session, ToolResult)] == ["so far"] * 20
+        assert {shown.text for shown in events(session, ToolOutput)} <= {"1\n"}
+
+
 async def test_what_is_no_message_is_passed_over(tmp_path):
     calls = [call("echo", text="still here")]
     async with a_session(calls, Reply(text="Good."), resources=[rude(tmp_path, "noisy")]) as session:

@@ -1,17 +1,21 @@
-"""What an MCP server says, as tools and as text. Pure; no server."""
+"""What an MCP server says, as tools and as text, and its pipes. No server."""
 
 import json
+import os
 import re
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("mcp", reason="the MCP SDK is not installed; pip install 'turnkernel[mcp]' would run it")
 
+import anyio
 import mcp_types as types
+from mcp.shared.message import SessionMessage
 
-from turnkernel_tools.mcp_pipes import ServerOutput, read_message, written
+from turnkernel_tools.mcp_pipes import ServerInput, ServerOutput, read_message, written
 from turnkernel_tools.mcp_tools import mcp_tools, output, tool_names
 
 
@@ -147,6 +151,27 @@ def test_a_lone_surrogate_goes_out_as_it_is_and_comes_in_as_something_that_can_b
     assert json.loads(written(sent)) == {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": sent.params}
     came = read_message('{"jsonrpc": "2.0", "id": 1, "result": {"\\uD800": "\\ud83d\\ude00 \\udc00"}}')
     assert came == types.JSONRPCResponse(jsonrpc="2.0", id=1, result={"\ufffd": "😀 \ufffd"})
+
+
+async def test_what_is_sent_is_in_the_pipe_at_once_and_the_rest_when_there_is_room():
+    sent = types.JSONRPCNotification(jsonrpc="2.0", method="a", params={"b": "x" * 100_000})
+    given = ServerInput()
+    try:
+        await given.send(SessionMessage(sent))
+        came = os.read(given.read_end, 1 << 20)  # there is something: else it would wait for ever
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(given.pump)
+            while len(came) < len(written(sent)):
+                await trio.lowlevel.wait_readable(given.read_end)
+                came += os.read(given.read_end, 1 << 20)
+            assert came == written(sent)
+            given.close()  # ends the pump
+        assert os.read(given.read_end, 1) == b""
+        with pytest.raises(anyio.ClosedResourceError):
+            await given.send(SessionMessage(sent))
+    finally:
+        given.close()
+        os.close(given.read_end)
 
 
 def test_a_message_may_come_in_pieces_and_words_between():

@@ -7,6 +7,7 @@ before the call has unwound, and the SDK's shield around it has nothing to wait 
 
 import json
 import os
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, cast
 
@@ -113,17 +114,15 @@ class ServerInput:
 
     async def pump(self) -> None:
         """Write what waits when there is room for it, until it is closed. Cancellable."""
-        while True:
+        while self._open:
             await self._more.wait()
-            try:
-                await trio.lowlevel.wait_writable(self._fd)
-            except trio.ClosedResourceError:
-                return
-            if not self._open:
-                return
-            self._write()
-            if not self._waiting:
-                self._more = trio.Event()
+            if self._open:  # else the descriptor's number may be another's by now
+                with suppress(trio.ClosedResourceError):
+                    await trio.lowlevel.wait_writable(self._fd)
+            if self._open:
+                self._write()
+                if not self._waiting:
+                    self._more = trio.Event()
 
     def close(self) -> None:
         """The end of the server's input, after what there is room for. Synchronous; once is enough."""
@@ -132,6 +131,7 @@ class ServerInput:
             self._write()
             trio.lowlevel.notify_closing(self._fd)
             os.close(self._fd)
+            self._more.set()
 
     async def aclose(self) -> None:
         """`close`, for the SDK."""
