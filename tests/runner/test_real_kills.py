@@ -2,7 +2,7 @@
 
 The effects of its tools are counted, outside of the log: a call never has one twice, and none where the log says
 that it did not start. In CI the kills are taken in strides, on both wires in turn; TURNKERNEL_LONG=1 takes all of
-them on both, which is a thousand runs and half an hour. Laws: L3, L4, L6, L7, L8.
+them on both, which is a thousand runs and most of an hour. Laws: L3, L4, L6, L7, L8.
 """
 
 import os
