@@ -3,9 +3,9 @@
     python benchmarks/log_scale.py [EVENTS]
 
 Opening is held against `orjson.loads` over the lines of the same file, in turn with it, by processor time, the
-best of several. Memory is what opening leaves in a fresh process: for a log whose context grows with it, and for one
-of as many events whose context stays small. Steps are the medians of a hundred turns on a log of 10 and of 10,000
-turns.
+best of several. Memory is what opening leaves in a fresh process: for a log whose context grows with it, and for
+one of as many events whose context stays small. Steps are the medians of a hundred turns on a log of 10 and of
+10,000 turns.
 """
 
 import os
@@ -56,8 +56,10 @@ WORDS = 60
 
 
 def turn(number: int, deltas: int = WORDS) -> list[Event]:
-    """A prompt, a message that asks for a call, the call, and an answer: 140 events, unless a message comes in more
-    or fewer deltas; what it says is the same."""
+    """A prompt, a message that asks for a call, the call, and an answer: 140 events.
+
+    More, if a message comes in more deltas; what it says stays the same.
+    """
     t, item, call = f"t{number}", f"i{number}", f"c{number}"
     events: list[Event] = [InboxQueued(item, "prompt", "Please look at the next file."), TurnStart(t)]
     events.append(InboxConsumed(item, t, f"{t}.s1"))

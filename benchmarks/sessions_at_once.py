@@ -3,10 +3,10 @@
     python benchmarks/sessions_at_once.py [SESSIONS] [DURABILITY]
 
 All sessions share one provider and its client; each has its log on the disk, in a temporary folder. When every one
-of them is in the middle of its answer, descriptors, locks, threads and memory of this process are counted: the
-server's side of the connections too, because it lives here as well. Then all are cancelled in the same instant, and
-it is measured when the last turn has ended and when the last is durable. Beside it the same with as many bare httpx
-streams. What is left afterwards is counted again. Linux only.
+of them is in the middle of its answer, descriptors, locks, threads and memory of this process are counted; the
+server's side of the connections is in it too. Then all are cancelled in the same instant, and it is measured when
+the last turn has ended and when the last is durable. Beside it the same with as many bare httpx streams. What is
+left afterwards is counted again. Linux only.
 """
 
 import os

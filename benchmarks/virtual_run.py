@@ -12,8 +12,8 @@ with all laws checked. Times are of the processor.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import trio
 
@@ -68,7 +68,8 @@ async def _bare() -> None:
                 async with trio.open_nursery() as nursery:
                     for call in calls:
                         ctx = cast(ToolContext, _Ctx(call.call or ""))
-                        nursery.start_soon(tools[call.name or ""].run, ctx, {})
+                        input: Mapping[str, Any] = {}
+                        nursery.start_soon(tools[call.name or ""].run, ctx, input)
 
 
 async def _session() -> None:
