@@ -3,7 +3,7 @@
 What an opening for writing would refuse is read as far as it goes, and the place is kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from .errors import LogDamagedError
 from .events import Event, PassedOver, Record
@@ -76,9 +76,12 @@ class LogReader:
         except LogDamagedError as damage:
             self.damage = damage
 
-    def closers(self, wording: Wording = DEFAULT) -> list[Event]:
-        """What recovery would append, after the `session/open` of an opening, to close what is open."""
-        return closers(self.grammar, wording, INTERRUPTION)
+    def closers(self, wording: Wording = DEFAULT, children: Mapping[str, str] | None = None) -> list[Event]:
+        """What recovery would append, after the `session/open` of an opening, to close what is open.
+
+        `children` says how child sessions ended, by the names of their logs.
+        """
+        return closers(self.grammar, wording, INTERRUPTION, children or {})
 
     def closed_context(self, wording: Wording = DEFAULT) -> Context:
         """The context once what is open is closed, in memory."""

@@ -154,9 +154,14 @@ def _of_session(
         case InboxCanceled():
             return _names(event.item, event.reason)
         case TaskStarted():
-            return _names(event.task, event.call, event.name, event.lifetime)
+            return _joined(_names(event.task, event.call, event.name, event.lifetime), _log(event.log))
         case TaskEnded():
             return _joined(_names(event.task, event.name, event.status), _said(event.text))
+
+
+def _log(name: str | None) -> str:
+    """Where the log of a child session is."""
+    return f"log {_names(name)}" if name else ""
 
 
 def _of_turn(event: TurnStart | TurnCancel | TurnStuck | TurnSurvivor | TurnEnd) -> str:
@@ -210,7 +215,7 @@ def _of_call(
         case ToolCall():
             return _names(event.call, event.name)
         case ToolStart():
-            return _joined(_names(event.call, event.name), _value(event.input))
+            return _joined(_names(event.call, event.name), _log(event.log), _value(event.input))
         case ToolOutput():
             return _joined(_names(event.call, event.stream), _said(event.text))
         case ToolCheckpoint():

@@ -1,7 +1,7 @@
 """The command `repair`. Locks a log, and appends what closes it, if anything does; a dry run only reads."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import Never
@@ -16,6 +16,7 @@ from turnkernel.reading import LogReader
 from turnkernel.records import rest_of
 from turnkernel.store import FileStore, Source
 
+from .below import lines_below, would_close
 from .exits import Failed, Unreadable, reason_of
 from .log_commands import LOG, width_of_output
 from .open_log import is_damaged, opened, reading, say_how_it_ends
@@ -31,7 +32,8 @@ __all__ = ["repair"]
 def repair(log: Path, dry_run: bool, salvage: bool) -> None:
     """Close what a crash has left open in LOG, by appending, and print what was appended.
 
-    This is what every opening for writing does. Nothing that is there is changed or removed; a torn end is named
+    This is what every opening for writing does. Logs of child sessions that were open with it are closed first,
+    the deepest first. Nothing that is there is changed or removed; a torn end is named
     and passed over. A log in which nothing is open and nothing torn stays as it is, to the byte. No model is
     called and no tool is run. The last line tells how much of an unfinished turn was kept: a recovery that cuts
     it off instead would have removed that.
@@ -55,7 +57,10 @@ def repair(log: Path, dry_run: bool, salvage: bool) -> None:
     with opened(log) as looked_at:
         # An opening for writing would make a file where there is none, and add to any other.
         kept = _unfinished(looked_at)
-    appended = _would_append(log, salvage) if dry_run else _append(log, salvage)
+    appended, below = _would_append(log, salvage) if dry_run else _append(log, salvage)
+    for path, records in below.items():
+        word = "would first be appended" if dry_run else "first appended"
+        click.echo(f"{word} to the log of a child, {path}: {records} records")
     for line in lines(appended, width_of_output()):
         click.echo(line)
     opening = appended[0].event if appended else None
@@ -97,28 +102,35 @@ def _is_in_order(reader: LogReader) -> bool:
     return not reader.closers() and reader.tail is None and not is_damaged(reader)
 
 
-def _would_append(log: Path, salvage: bool) -> Sequence[Record]:
-    """The records that a repair would append. Only reads: no lock is made."""
+def _would_append(log: Path, salvage: bool) -> tuple[Sequence[Record], Mapping[Path, int]]:
+    """The records that a repair would append, and how many to which logs below. Only reads: no lock is made."""
     with reading(log) as store:
         if store.is_live():
             raise Unreadable(str(SessionLiveError(str(log))))
         reader = _read(store, log, salvage)
-        return [] if _is_in_order(reader) else _planned(reader, store)
+        if _is_in_order(reader):
+            return [], {}
+        if is_damaged(reader):
+            return _planned(reader, store, {}), {}
+        words, below = would_close(log)
+        return _planned(reader, store, words), below
 
 
-def _append(log: Path, salvage: bool) -> Sequence[Record]:
-    """The records that were appended."""
+def _append(log: Path, salvage: bool) -> tuple[Sequence[Record], Mapping[Path, int]]:
+    """The records that were appended, and how many to which logs below."""
     with ExitStack() as holding:
         store = _locked(log)
         holding.callback(store.close)
         reader = _read(store, log, salvage)
         if _is_in_order(reader):
-            return []
-        seq = reader.grammar.seq
+            return [], {}
+        seq, before = reader.grammar.seq, lines_below(log)
         holding.pop_all()  # the session closes it
         _recover(store, _containment(reader))
+    below = {path: lines - before.get(path, 0) for path, lines in lines_below(log).items()}
     with opened(log) as after:
-        return [record for record in after if record.seq > seq]
+        appended = [record for record in after if record.seq > seq]
+    return appended, {path: more for path, more in below.items() if more}
 
 
 def _locked(log: Path) -> FileStore:
@@ -152,7 +164,7 @@ def _recover(store: FileStore, containment: str) -> None:
         raise Failed(f"{error.filename or store.where}: {reason_of(error)}") from None
 
 
-def _planned(reader: LogReader, store: Source) -> Sequence[Record]:
+def _planned(reader: LogReader, store: Source, children: Mapping[str, str]) -> Sequence[Record]:
     grammar = reader.grammar
     known = grammar.opened
     damage = reader.refused or reader.damage
@@ -169,7 +181,7 @@ def _planned(reader: LogReader, store: Source) -> Sequence[Record]:
         passed_over=(passed_over,) if passed_over is not None else (),
         salvaged=salvaged,
     )
-    events = [opening, *reader.closers(), SessionClose()]
+    events = [opening, *reader.closers(children=children), SessionClose()]
     return [Record(grammar.seq + n, grammar.epoch + 1, 0.0, event) for n, event in enumerate(events, 1)]
 
 
