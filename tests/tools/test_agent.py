@@ -355,3 +355,22 @@ async def test_a_host_sees_each_agent_as_it_begins_through_its_own_opening(autoj
     session = await play(models, agents(models, open_child=opened))
     (task,) = events(session, TaskStarted)
     assert sorted(seen) == [("a", "a"), ("b", task.task)]
+
+
+@pytest.mark.law("R12")
+async def test_an_agent_whose_log_fails_is_an_error_and_its_parents_turn_goes_on(autojump_clock):
+    class Full(MemoryStore):
+        def write(self, data):
+            if b"tool/start" in data:
+                raise OSError(28, "No space left on device")
+            super().write(data)
+
+    def opened(place, **options):
+        return open_session(Full(), **options)
+
+    models = Models(root=[asks(call("a")), says("So.")], a=[asks(call("s", "slow")), says("A.")])
+    session = await play(models, [*agents(models, open_child=opened), slow()])
+    assert results(session)["a"].status == "error"
+    assert "LogFailedError" in results(session)["a"].text
+    assert "No space left on device" in results(session)["a"].text
+    assert [end.outcome for end in events(session, TurnEnd)] == ["completed"]

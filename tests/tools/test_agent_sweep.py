@@ -1,6 +1,5 @@
 """A cancel at every place where one can strike in sessions with agents: the laws hold in all of their logs."""
 
-
 import attrs
 import pytest
 from tests.tools.agent_sessions import Models, agents, asks, call, says, slow, stores_below, task_tool, unlawful
