@@ -5,7 +5,7 @@
 HOW: `broken` says why and exits; `silent` never answers; `old` speaks a version that nobody does; `endless` has a
 list of tools without an end; `noisy` says on its standard output what is no message; `garbled` answers a call with
 what is no answer; `late` answers the call of `hold` once it has been cancelled; `deaf` reads nothing after the
-handshake; `chatty` asks and asks when it is called; `hasty` says how far it is and answers at once; `stubborn`
+handshake; `chatty` asks and asks when it is called; `hasty` answers and then says how far it is; `stubborn`
 ignores SIGTERM and the end of its input.
 """
 
@@ -77,7 +77,7 @@ for line in sys.stdin:
         progress = {"jsonrpc": "2.0", "method": "notifications/progress"}
         progress["params"] = {"progressToken": token, "progress": 1}
         result = {"jsonrpc": "2.0", "id": request["id"], "result": answer(request)}
-        print(f"{json.dumps(progress)}\n{json.dumps(result)}", flush=True)
+        print(f"{json.dumps(result)}\n{json.dumps(progress)}", flush=True)
     elif "id" in request:
         say(id=request["id"], result=answer(request))
     if HOW == "deaf" and method == "tools/list":

@@ -158,7 +158,8 @@ async def test_what_is_sent_is_in_the_pipe_at_once_and_the_rest_when_there_is_ro
     given = ServerInput()
     try:
         await given.send(SessionMessage(sent))
-        came = os.read(given.read_end, 1 << 20)  # there is something: else it would wait for ever
+        os.set_blocking(given.read_end, False)
+        came = os.read(given.read_end, 1 << 20)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(given.pump)
             while len(came) < len(written(sent)):
