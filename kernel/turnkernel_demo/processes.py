@@ -73,7 +73,9 @@ def _below(pid: int, parents: Mapping[int, int]) -> set[int]:
 
 
 def _processes(pids: Set[int], parents: Mapping[int, int]) -> Sequence[Process]:
-    words = {pid: said for pid in sorted(pids) if (said := _words(pid))}
+    # What has our own command line was forked here and is not yet the program that it is to be: of nothing yet.
+    ours = _words(os.getpid())
+    words = {pid: said for pid in sorted(pids) if (said := _words(pid)) and said != ours}
     works = {pid: _work_of(pid) for pid, said in words.items() if not _is_keeper(said)}
     found: list[Process] = []
     for pid, work in works.items():

@@ -70,7 +70,7 @@ def test_every_kind_of_interrupt_is_there() -> None:
     verbs = {act.do for scenario in ALL.values() for act in scenario.acts}
     assert verbs >= {
         "cancel", "replace", "steer", "send", "cancel_call", "stale_cancel", "host_cancel", "allow_always", "deny",
-        "deny_stop", "dismiss", "answer", "kill", "terminate", "interrupt",
+        "deny_stop", "dismiss", "answer", "kill", "terminate", "interrupt", "stop_task", "stop_all",
     }  # fmt: skip
     assert {reply.fault for scenario in ALL.values() for reply in scenario.replies} >= {
         "reset", "cut", "stall", "overloaded",
@@ -82,6 +82,24 @@ def test_every_kind_of_interrupt_is_there() -> None:
         "ok", "error", "not_started", "stopped", "unknown", "withdrawn", "denied", "dismissed", "timed_out",
         "blocked", "output_limit",
     }  # fmt: skip
+
+
+def test_every_kind_of_background_work_is_there() -> None:
+    calls = [call for scenario in ALL.values() for reply in scenario.replies for call in reply.calls]
+    background = [call.name for call in calls if (call.input or {}).get("background")]
+    assert {*background} == {"bash", "agent"}
+    assert {call.name for call in calls} >= {"agent", "send_to_task", "task_stop"}
+    assert {scenario.tools.background for scenario in ALL.values()} == {"session", "detached"}
+    deadly = {"kill", "terminate"}
+    for name in ("task/started", "agent"):
+        struck = [
+            {act.do for act in scenario.acts}
+            for scenario in ALL.values()
+            if name in scenario.expect.events
+            or any(name == call.name for r in scenario.replies for call in r.calls)
+        ]
+        assert any(deadly & verbs for verbs in struck), name
+        assert any({"cancel", "interrupt"} & verbs for verbs in struck), name
 
 
 def test_the_list_begins_with_the_tour() -> None:

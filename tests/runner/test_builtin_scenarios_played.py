@@ -21,12 +21,15 @@ def test_a_virtual_scenario_comes_out_as_it_says(name, wire):
 
 REAL = [
     *TOUR,
+    "eight-children",
     "esc-in-arguments",
     "esc-while-asked",
     "kill-in-a-stream",
     "overloaded",
     "process-that-runs-away",
     "steer-while-a-call-runs",
+    "task-stopped-by-the-model",
+    "words-for-a-child",
 ]
 """The tour's, and one of each kind; `kernel-demo run` with every name of `kernel-demo list` plays them all."""
 
