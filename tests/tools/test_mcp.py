@@ -474,6 +474,12 @@ async def test_a_terminals_interrupt_stops_the_call_and_not_the_server(tmp_path)
         os.close(terminal)
 
 
+def test_where_there_is_no_sdk_it_is_said_what_to_install():
+    program = "import sys; sys.modules['mcp'] = None; import turnkernel_tools.mcp"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "2.1.1 or later: pip install 'turnkernel[mcp]'" in ran.stderr
+
+
 def test_only_who_asks_for_it_loads_the_sdk():
     program = "import sys, turnkernel_tools; print([name for name in ('mcp', 'anyio') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

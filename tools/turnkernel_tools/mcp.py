@@ -11,13 +11,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import mcp_types as types
 import trio
-from mcp.client.session import ClientSession
-from mcp.client.stdio import get_default_environment
-from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
+
+try:
+    import mcp_types as types
+    from mcp.client.session import ClientSession
+    from mcp.client.stdio import get_default_environment
+    from mcp.shared.dispatcher import ProgressFnT
+    from mcp.shared.exceptions import MCPError
+    from pydantic import ValidationError
+except ImportError as missing:
+    raise ImportError("MCP servers need the SDK, 2.1.1 or later: pip install 'turnkernel[mcp]'") from missing
 
 from turnkernel.errors import LogFailedError
 from turnkernel.faults import leaves
