@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from tests.tools.families import ALL, FAMILIES, KILL_KEEPER
 
 from turnkernel.causes import Urgency
 from turnkernel_tools import bash_tool, process, supervision, tree
@@ -33,58 +34,10 @@ pytestmark = pytest.mark.skipif(
 GUARD = 30.0
 KERNEL = Path(__file__).with_name("kernel_process.py")
 
-DOUBLE_FORK = f"""{sys.executable} -S -c 'import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        open("r", "w").close(); print("ready", flush=True); time.sleep(600)
-    os._exit(0)
-os.wait()'"""
-
-# A child forks the next one and leaves, each in a session of its own, all deaf.
-MOVING_ON = f"""{sys.executable} -S -c '
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-open("r", "w").close(); print("ready", flush=True)
-while True:
-    if os.fork() == 0:
-        os.setsid()
-        time.sleep(0.01)
-    else:
-        os._exit(0)'"""
-
-# Never the kernel itself, should there be no keeper. In a PID namespace, its init is all that can be tried.
-KILL_KEEPER = "grep -Eqx 'tk-(keeper|init)' /proc/$PPID/comm && kill -9 $PPID"
-
 STOP_KEEPER = "grep -qx tk-keeper /proc/$PPID/comm && kill -STOP $PPID"
 STOP_BOTH = (
     "read -r _ _ _ above _ </proc/$PPID/stat; grep -qx tk-keeper /proc/$PPID/comm && kill -STOP $above $PPID"
 )
-
-# Each says `ready` when it is what it is called, and makes a file `r` before.
-FAMILIES: Mapping[str, str] = {
-    "a plain child": "touch r; echo ready; exec sleep 600",
-    "one in the background": "sleep 600 & touch r; echo ready; sleep 600",
-    "a pipeline": "sleep 600 | { touch r; echo ready >&2; cat; }",
-    "one that ignores SIGTERM": "trap '' TERM; touch r; echo ready; while :; do sleep 600; done",
-    "one in a session of its own": "setsid bash -c 'touch r; echo ready; sleep 600; :' & wait",
-    "a double fork": f"{DOUBLE_FORK}; sleep 600",
-    "one that moves on": f"{MOVING_ON} & sleep 600",
-    "a stopped child": (
-        "sleep 600 & kill -STOP $!; until grep -q ') T ' /proc/$!/stat; do :; done; touch r; echo ready; wait"
-    ),
-    "one that kills its keeper": (
-        f"setsid sleep 600 & (setsid sleep 600 &); touch r; echo ready; {KILL_KEEPER}; sleep 600"
-    ),
-    "one that wants the terminal": "cat </dev/tty; touch r; echo ready; sleep 600",
-    "one whose output passes through another": (
-        "exec > >(trap '' TERM; exec cat); trap 'echo bye; exit' TERM;"
-        "touch r; echo ready; while :; do sleep 0.01; done"
-    ),
-    "a flood": "touch r; echo ready; exec yes",
-}
-LEFT_BY_THE_EXITED = {"left by a tool that has exited": DOUBLE_FORK}
-ALL = {**FAMILIES, **LEFT_BY_THE_EXITED}
 
 
 def of_all(families: Mapping[str, str]):

@@ -48,7 +48,7 @@ from .supervision import missing
 
 __all__ = ["Detached", "Ended", "Lost", "Running", "State", "start_detached"]
 
-START_SECONDS = 20.0
+START_SECONDS = 10.0
 """How long a keeper may take to start the process. It takes less than a tenth of a second on an idle machine."""
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from keeping.detached import main; main()"
@@ -252,7 +252,7 @@ class Detached:
             await self.exited()
         state = self.state()
         if isinstance(state, Ended):
-            return ()
+            return []
         strays: list[Process] = []
         if isinstance(state, Running):
             strays = list(walk(state.keeper))
@@ -260,7 +260,7 @@ class Detached:
         for process in strays:
             send(signal.SIGKILL, process)
         if self.mark is None:
-            return ()
+            return []
         _, left = await kill_family(MarkedFamily(_NOBODY, 0, self.mark))
         return [str(member) for member in left]
 
