@@ -1,20 +1,22 @@
-"""Makes a tool from a typed function. Starts a thread for one that is not async; touches nothing else."""
+"""Makes a tool from a typed function. One that is not async gets a thread, or a process through `isolated`."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from functools import partial
+from typing import Any, Literal, overload
 
 import attrs
-import cattrs
-import orjson
 
-from turnkernel.checks import check_tool
+from turnkernel.checks import check_tool, one_of
 from turnkernel.tool import Concurrency, Effect, ToolContext, ToolOutput
 
+from .containment import Tier
 from .inputs import BadInputError, Inputs
+from .isolated import Place, place_of, run_isolated
+from .results import output_of
 from .thread import run_in_thread
 
-__all__ = ["FunctionTool", "tool"]
+__all__ = ["FunctionTool", "IsolatedTool", "tool"]
 
 
 @attrs.frozen
@@ -40,28 +42,37 @@ class FunctionTool:
         try:
             arguments = self.inputs.check(input)
         except BadInputError as error:
-            return ToolOutput(f"The input of {self.name} is not what it takes:\n{error}", is_error=True)
+            return self._refused(error)
         if inspect.iscoroutinefunction(self.function):
             value = await (
                 self.function(ctx, **arguments) if self.inputs.takes_context else self.function(**arguments)
             )
         else:
             value = await run_in_thread(ctx, self.name, lambda inside: self._call(inside, arguments))
-        return _output(value)  # no checkpoint after the function's return: a result that is there is kept (R6)
+        return output_of(value)  # no checkpoint after the function's return: a result that is there is kept (R6)
+
+    def _refused(self, error: BadInputError) -> ToolOutput:
+        return ToolOutput(f"The input of {self.name} is not what it takes:\n{error}", is_error=True)
 
     def _call(self, ctx: ToolContext, arguments: Mapping[str, Any]) -> Any:
         return self.function(ctx, **arguments) if self.inputs.takes_context else self.function(**arguments)
 
 
-def _output(value: Any) -> ToolOutput:
-    if isinstance(value, ToolOutput):
-        return value
-    text = value if isinstance(value, str) else "" if value is None else _json(value)
-    return ToolOutput(text if text.strip() else "(no output)")
+@attrs.frozen
+class IsolatedTool(FunctionTool):
+    """A `Tool` whose body is a function that runs in a process of its own. Made by `tool`."""
 
+    place: Place
+    tier: Tier = "tree"
+    """The containment that is wanted."""
 
-def _json(value: Any) -> str:
-    return orjson.dumps(cattrs.unstructure(value), option=orjson.OPT_NON_STR_KEYS).decode()
+    async def run(self, ctx: ToolContext, input: Mapping[str, Any]) -> ToolOutput:
+        """Check the input, then call the function there. See `tool`."""
+        try:
+            self.inputs.check(input)
+        except BadInputError as error:
+            return self._refused(error)
+        return await run_isolated(self.place, input, ctx=ctx, on_output=ctx.emit, tier=self.tier)
 
 
 @overload
@@ -76,6 +87,7 @@ def tool(
     effect: Effect = "effect",
     concurrency: Concurrency | None = None,
     timeout: float | None = None,
+    isolation: Literal["process"] | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 
 
@@ -88,6 +100,7 @@ def tool(
     effect: Effect = "effect",
     concurrency: Concurrency | None = None,
     timeout: float | None = None,
+    isolation: Literal["process"] | None = None,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool from a function, async or not.
 
@@ -102,10 +115,19 @@ def tool(
     which long loops should call; the thread is waited for. One that does not return is left behind, and named,
     only when the call is to end *now*.
 
+    With `isolation="process"` it runs in a Python of its own instead, and a cancel ends that, by SIGTERM and then
+    SIGKILL, with all that it started. For code that does not co-operate, or may crash. Each call starts an
+    interpreter and imports the function's module, which takes some tenths of a second. So it must stand at the top
+    of a module that can be imported again (a script needs its `if __name__ == "__main__"`), and gets no context.
+    What it prints is the call's output; what it raises is told by type and text, and so is a process that died.
+    When it has returned the process is over, with threads that it has left. `attrs.evolve(made, tier="namespace")`
+    holds it by another containment tier.
+
     `effect` says what running it twice would do; `effect` when in doubt. `concurrency` is `shared` for what is
     read-only and `exclusive` for the rest, unless given. `timeout` is in seconds.
 
-    Raises TypeError for an annotation that has no JSON Schema, naming the parameter; TypeError or ValueError for a
+    Raises TypeError for an annotation that has no JSON Schema, naming the parameter, and for a function that a
+    process can't run, naming why; TypeError or ValueError for a
     name, an effect, a concurrency or a timeout that no tool can have.
     """
 
@@ -113,14 +135,21 @@ def tool(
         if not callable(function):
             raise TypeError(f"@tool is for functions, not for {function!r}")
         own_name = name if name is not None else getattr(function, "__name__", repr(function))
-        made = FunctionTool(
+        one_of("@tool: isolation", isolation, ("process", None))
+        make_it: Callable[..., FunctionTool] = FunctionTool
+        if isolation is not None:
+            make_it = partial(IsolatedTool, place=place_of(function))
+        inputs = Inputs(function)
+        if isolation is not None and inputs.takes_context:
+            raise TypeError(f"{own_name} takes a ToolContext, which can't go to another process")
+        made = make_it(
             function=function,
             name=own_name,
             description=description or inspect.getdoc(function) or own_name,
             effect=effect,
             concurrency=concurrency or ("shared" if effect == "read_only" else "exclusive"),
             timeout=timeout,
-            inputs=Inputs(function),
+            inputs=inputs,
         )
         check_tool(made, "@tool")
         return made
