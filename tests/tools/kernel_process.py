@@ -3,7 +3,8 @@
     python kernel_process.py HOW COMMAND TIER
 
 HOW it ends when the command has said `ready`: `waits` (to be killed), `returns` and `raises` (when the turn has
-ended), `_exit` (at once), `forks` (a child without a new program, and waits), `handles` (SIGTERM).
+ended), `_exit` (at once), `forks` (a child without a new program, and waits), `handles` (SIGTERM), `hears`
+(SIGINT, and goes on).
 """
 
 import os
@@ -35,12 +36,20 @@ async def main() -> None:
     async with trio.open_nursery() as nursery:
         if HOW == "handles":
             nursery.start_soon(leave_at_sigterm, nursery.cancel_scope)
+        if HOW == "hears":
+            nursery.start_soon(hear_sigint)
         async with open_session(None, provider=provider, tools=tools, containment=containment(TIER)) as session:
             await session.send("go")
             await listen(session)
         nursery.cancel_scope.cancel()
     if HOW == "raises":
         raise RuntimeError("as told")
+
+
+async def hear_sigint() -> None:
+    with trio.open_signal_receiver(signal.SIGINT) as arrived:
+        async for _ in arrived:
+            print("heard", flush=True)
 
 
 async def leave_at_sigterm(scope: trio.CancelScope) -> None:

@@ -1,6 +1,7 @@
 """The tools in the real kernel: what the log says of a call that a cancel cut."""
 
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -119,3 +120,35 @@ async def test_a_file_is_written_and_the_model_is_told(tmp_path):
     assert only(events, ToolResult).text == "Wrote x/a: 4 bytes, a new file."
     assert only(events, ToolStart).effect == "effect"
     assert (tmp_path / "x" / "a").read_text() == "text"
+
+
+FLOOD = """
+import resource, sys
+from pathlib import Path
+import trio
+from turnkernel.session import open_session
+from turnkernel.testing.replies import Reply, ReplyCall
+from turnkernel.testing.scripted import ScriptedProvider
+from turnkernel_tools import standard_tools
+
+async def main():
+    def flood(size):
+        return Reply(calls=[ReplyCall(f"call_{size}", "bash", {"command": f"yes | head -c {size}"})])
+    provider = ScriptedProvider([flood(10_000_000), Reply(text="1"), flood(300_000_000), Reply(text="2")])
+    async with open_session(Path(sys.argv[1]), provider=provider, tools=standard_tools(Path.cwd())) as session:
+        for _ in range(2):
+            await session.send("go")
+            await session.rest()
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+trio.run(main)"""
+
+
+def test_a_flood_of_output_stays_bounded_in_memory_and_in_the_log(tmp_path):
+    log = tmp_path / "log.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", FLOOD, log], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+    )
+    before, after = map(int, done.stdout.split())
+    assert after - before < 20 * 1024  # KiB, of 300 MB
+    assert log.stat().st_size < 2 << 20
