@@ -46,6 +46,11 @@ class Driver:
         self._going = True
         self._kernel.changed.unpark_all()
 
+    def stop(self) -> None:
+        """From now on no turn starts; what is queued stays so."""
+        self._going = False
+        self._kernel.changed.unpark_all()
+
     @property
     def at_rest(self) -> bool:
         """Whether no turn runs and nothing waits for one, or never will."""

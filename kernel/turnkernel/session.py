@@ -245,6 +245,27 @@ class Session:
 
     # ---------------------------------------------------------------------------------------------- close
 
+    async def wind_down(self) -> None:
+        """End what runs, politely, before the block is left, which ends it at once: for a host that is told to go.
+
+        No more input is taken and no turn starts; what is queued stays so. The running turn is cancelled, cause
+        `shutdown`, and the tasks of lifetime *session* are stopped, both with their graces. Returns when they have
+        ended. Cancelled, it leaves them to end; leaving the block ends them then without graces.
+        """
+        kernel = self._kernel
+        self._accepting = False
+        self._driver.stop()
+        receipt = kernel.cancel(Cause.SHUTDOWN, keep_inbox=True, urgency=Urgency.POLITE)
+        for task in [live.started for live in kernel.tasks.values()]:
+            if task.lifetime == "session":
+                stop_task(kernel, task.task, Cause.SHUTDOWN)
+        try:
+            await receipt.settled()
+        except LogFailedError:
+            pass  # raised where the block ends
+        while any(live.started.lifetime == "session" for live in kernel.tasks.values()):
+            await kernel.changed.park()
+
     @asynccontextmanager
     async def block(self, resources: Sequence[Resource] = ()) -> AsyncGenerator["Session", None]:
         """The block that the session lives in; `open_session` enters it.

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 import attrs
 import trio
 
-from turnkernel.errors import LogFailedError
+from turnkernel.errors import LogFailedError, SessionClosedError
 from turnkernel.events import Record, TurnStuck
 from turnkernel.faults import in_words
 from turnkernel.gate import Gate
@@ -125,6 +125,7 @@ class Life:
         self._left_inside = False
         self._host_cancelled = False
         self._why: Why = "over"
+        self._winding_down = False
 
     def __repr__(self) -> str:
         return f"<Life {self._carry.life} {self._why} {list(self.parts.values())}>"
@@ -172,9 +173,19 @@ class Life:
             self.root.open(session)
             try:
                 with self._inside:
-                    await self._converse(session)
+                    await self._converse_until_told(session)
             finally:
                 self._left_inside = True
+
+    async def _converse_until_told(self, session: Session) -> None:
+        """`_converse`; once it is told to go, the users say no more, and what runs is waited for."""
+        try:
+            await self._converse(session)
+        except SessionClosedError:
+            if not self._winding_down:
+                raise
+        if self._winding_down:
+            await trio.sleep_forever()
 
     async def _converse(self, session: Session) -> None:
         """The users speak, each at rest; then until nothing can happen any more."""
@@ -274,13 +285,22 @@ class Life:
         return True
 
     def on_signal(self, number: int) -> None:
-        """As a program that uses the library: SIGINT stops the turn, a second one leaves, as the others do."""
+        """As `turnkernel.signals.stop_on_signals`, but every cancel is noted: SIGINT stops the turn, a second one
+        leaves; the others wind down, and leave then; a second one leaves at once.
+        """
         session = self.root.session
-        if number == signal.SIGINT and session is not None and not self.root.interrupts:
+        if session is None or self._winding_down or (number == signal.SIGINT and self.root.interrupts):
+            self.leave("signal")
+        elif number == signal.SIGINT:
             self.root.interrupts += 1
             self.root.cancelled(session.cancel())
-        else:
-            self.leave("signal")
+        elif self._nursery is not None:
+            self._winding_down = True
+            self._nursery.start_soon(self._wind_down, session, name="winding down")
+
+    async def _wind_down(self, session: Session) -> None:
+        await session.wind_down()
+        self.leave("signal")
 
     def acknowledge(self, part: Part, item: str, text: str) -> None:
         """Tell, as soon as it is so, that an item is durable."""

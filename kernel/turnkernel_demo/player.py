@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ import trio
 
 from turnkernel.logfile import make_private
 from turnkernel.provider import Provider
+from turnkernel.signals import STOPPING, each_signal
 from turnkernel.tool import Tool
 from turnkernel_tools import containment, standard_tools
 from turnkernel_tools.agent import agent_tools
@@ -79,10 +79,10 @@ async def _main(job: Job, tell: Teller) -> None:
         life = Life(job.scenario, job.carry, _world(job, tell, provider))
         trio.lowlevel.add_instrument(life.shields)
         limit = trio.CancelScope(deadline=trio.current_time() + job.seconds)
-        _handle_signals(life, limit)
         nursery.start_soon(_leave_when_stuck, life, limit)
         nursery.start_soon(_leave_when_orphaned, life, limit)
-        await life.run()
+        with each_signal(partial(_signalled, life, limit), *STOPPING):
+            await life.run()
         nursery.cancel_scope.cancel()
 
 
@@ -164,17 +164,6 @@ def _die() -> NoReturn:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _handle_signals(life: Life, limit: trio.CancelScope) -> None:
-    """As a program that uses the library would. Every signal counts: trio's receiver makes two quick ones one."""
-    token = trio.lowlevel.current_trio_token()
-
-    def arrived(number: int, frame: FrameType | None) -> None:
-        token.run_sync_soon(_signalled, life, limit, number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, arrived)
-
-
 def _signalled(life: Life, limit: trio.CancelScope, number: int) -> None:
     life.on_signal(number)
     if life.leaving:
@@ -183,7 +172,8 @@ def _signalled(life: Life, limit: trio.CancelScope, number: int) -> None:
 
 async def _leave_when_orphaned(life: Life, limit: trio.CancelScope) -> None:
     await trio.lowlevel.wait_readable(0)
-    _signalled(life, limit, signal.SIGTERM)
+    for _ in range(2):  # nobody is left who could wait for a grace
+        _signalled(life, limit, signal.SIGTERM)
 
 
 async def _leave_when_stuck(life: Life, limit: trio.CancelScope) -> None:

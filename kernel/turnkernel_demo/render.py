@@ -42,6 +42,7 @@ from turnkernel.events import (
     TurnSurvivor,
 )
 from turnkernel.messages import AssistantBlock, Opaque, Text, Thinking, ToolUse
+from turnkernel.repair import task_words
 
 from .plain import as_json, fit, quoted, word
 
@@ -154,7 +155,8 @@ def _of_session(
         case InboxCanceled():
             return _names(event.item, event.reason)
         case TaskStarted():
-            return _joined(_names(event.task, event.call, event.name, event.lifetime), _log(event.log))
+            names = _names(event.task, event.call, event.name, event.lifetime)
+            return _joined(names, _log(event.log), _said(task_words(event)))
         case TaskEnded():
             return _joined(_names(event.task, event.name, event.status), _said(event.text))
 

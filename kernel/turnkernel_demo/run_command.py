@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -14,6 +14,7 @@ import click
 import trio
 
 from turnkernel.errors import SessionLiveError
+from turnkernel.signals import STOPPING, each_signal
 from turnkernel.store import FileStore
 from turnkernel_providers.context import WIRES
 
@@ -159,8 +160,8 @@ def _check_seeded(pieces: Sequence[_Piece]) -> None:
 
 def _with_places(pieces: Sequence[_Piece], log: Path | None, keep: Path | None) -> list[_Piece]:
     """The pieces with the paths of their logs and scratch roots, all of which can be made. Raises `Unreadable`."""
-    if log is not None and (log.exists() or log.is_symlink()):
-        raise Unreadable(f"{log}: it is there already; a log is never written over")
+    if log is not None:
+        _check_free(log)
     several = len(pieces) > 1
     placed: list[_Piece] = []
     names: set[str] = set()
@@ -182,7 +183,15 @@ def _with_places(pieces: Sequence[_Piece], log: Path | None, keep: Path | None) 
             _made(piece.keep, parents=True)
         if piece.log is not None:
             _try_log(piece.log)
+            _check_free(piece.log.with_name(f"{piece.log.name}.d"))
     return placed
+
+
+def _check_free(path: Path) -> None:
+    """Nothing is there. Raises `Unreadable`."""
+    with suppress(OSError):  # a name that can't be: making it will tell
+        path.lstat()
+        raise Unreadable(f"{path}: it is there already; a log is never written over")
 
 
 def _made(folder: Path, *, parents: bool = False) -> None:
@@ -264,19 +273,27 @@ def _play_virtually(piece: _Piece, seed: int) -> Played:
 
 
 async def _play_until_signal(piece: _Piece, log: Path, root: Path) -> Played:
-    """Play for real. At SIGINT or SIGTERM everything is ended first, in bounded time."""
+    """Play for real. At SIGINT, SIGTERM or SIGHUP everything is ended first, in bounded time; at a second one
+    without graces.
+    """
     from .runner import play_for_real
 
     stopped: list[int] = []
     outcome: list[Played | Exception] = []
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_at_signal, signals, nursery.cancel_scope, stopped)
-            try:
-                outcome.append(await play_for_real(piece.scenario, log=log, root=root))
-            except (OSError, ValueError) as error:
-                outcome.append(error)
-            nursery.cancel_scope.cancel()
+    hurry = trio.Event()
+
+    def handle(number: signal.Signals) -> None:
+        if stopped:
+            hurry.set()
+        # SIGHUP counts as SIGTERM, as in every command.
+        stopped.append(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        scope.cancel()
+
+    with each_signal(handle, *STOPPING), trio.CancelScope() as scope:
+        try:
+            outcome.append(await play_for_real(piece.scenario, log=log, root=root, hurry=hurry))
+        except (OSError, ValueError) as error:
+            outcome.append(error)
     if stopped:
         raise _StoppedError(stopped[0])
     played = outcome[0]
@@ -285,9 +302,3 @@ async def _play_until_signal(piece: _Piece, log: Path, root: Path) -> Played:
     if isinstance(played, Exception):
         raise Unreadable(f"{piece.name}: {played}")
     return played
-
-
-async def _stop_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope, stopped: list[int]) -> None:
-    async for number in signals:
-        stopped.append(number)
-        scope.cancel()

@@ -41,10 +41,11 @@ _END_SECONDS = 5.0
 _LOOK_SECONDS = 0.005
 
 
-async def play_for_real(scenario: Scenario, *, log: Path, root: Path) -> Played:
+async def play_for_real(scenario: Scenario, *, log: Path, root: Path, hurry: trio.Event | None = None) -> Played:
     """Play it, with its log at `log` and its tools in `root`.
 
-    Cancelled, it ends everything that it has started, in bounded time, and lets the cancel pass. Raises ValueError
+    Cancelled, it ends everything that it has started, in bounded time, and lets the cancel pass. Once `hurry` is
+    set, it gives nothing a grace meanwhile. Raises ValueError
     for replies that no server can give, OSError where the system refuses a socket, a process or a file.
     """
     begun = time.monotonic()
@@ -53,7 +54,7 @@ async def play_for_real(scenario: Scenario, *, log: Path, root: Path) -> Played:
         replies.setdefault(reply.session, []).append(reply)
     async with open_model_server(scenario.wire, replies.pop(ROOT), apart=replies, clock=time.monotonic) as server:
         with TemporaryFile() as errors:
-            run = _Run(scenario, log, root, server, errors)
+            run = _Run(scenario, log, root, server, errors, trio.Event() if hurry is None else hurry)
             try:
                 carry: Carry | None = Carry()
                 while carry is not None:
@@ -77,13 +78,22 @@ async def play_for_real(scenario: Scenario, *, log: Path, root: Path) -> Played:
 class _Run:
     """What outlives the single lives."""
 
-    def __init__(self, scenario: Scenario, log: Path, root: Path, server: ModelServer, errors: IO[bytes]) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        log: Path,
+        root: Path,
+        server: ModelServer,
+        errors: IO[bytes],
+        hurry: trio.Event,
+    ) -> None:
         self.lives = Lives(scenario)
         self._scenario = scenario
         self._log = log
         self._root = root
         self._server = server
         self._errors = errors
+        self._hurry = hurry
         self._token = secrets.token_hex(16)
         self._begun = trio.current_time()
 
@@ -169,16 +179,25 @@ class _Run:
         """End a player that has not ended: in order if it can, else not."""
         if player.returncode is None:
             seconds = self._scenario.tools.grace_seconds + _END_SECONDS
-            with shield("critical section", seconds + _END_SECONDS):
+            with shield("critical section", seconds + 2 * _END_SECONDS):
                 player.terminate()
                 with trio.move_on_after(seconds):
-                    await player.wait()
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._hurry_up, player)
+                        await player.wait()
+                        nursery.cancel_scope.cancel()
                 if player.returncode is None:
                     player.kill()
                     await player.wait()
         for pipe in (player.stdin, player.stdout):
             if pipe is not None:
                 await trio.aclose_forcefully(pipe)
+
+    async def _hurry_up(self, player: trio.Process) -> None:
+        await self._hurry.wait()
+        player.terminate()  # the second one: no graces any more
+        await trio.sleep(_END_SECONDS)
+        player.kill()
 
     def look_around(self) -> None:
         """Whoever is alive now and is of no detached task that a log knows as running should not be."""

@@ -267,6 +267,18 @@ def until(condition) -> None:
         time.sleep(0.01)
 
 
+def started(scenario: Path, log: Path, mark: str) -> "subprocess.Popen[bytes]":
+    """`kernel-demo run`, with a variable in the environment of all that it starts."""
+    name, _, value = mark.partition("=")
+    return subprocess.Popen(
+        [Path(sys.executable).parent / "kernel-demo", "run", scenario, "--log", log],
+        env={**os.environ, name: value},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="what is alive is read in /proc")
 @pytest.mark.parametrize(
     ("number", "code"),
@@ -280,15 +292,8 @@ def until(condition) -> None:
 @pytest.mark.law("R1")
 def test_a_run_that_is_told_to_end_leaves_nothing_alive(files, places, number, code):
     mark = f"{RUN}_TEST={os.urandom(8).hex()}"
-    name, _, value = mark.partition("=")
     log = files / "real.log"
-    run = subprocess.Popen(
-        [Path(sys.executable).parent / "kernel-demo", "run", files / "real.toml", "--log", log],
-        env={**os.environ, name: value},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    run = started(files / "real.toml", log, mark)
     try:
         until(lambda: log.exists() and b'"type":"tool/output"' in log.read_bytes())
         run.send_signal(number)
@@ -304,3 +309,73 @@ def test_a_run_that_is_told_to_end_leaves_nothing_alive(files, places, number, c
     assert alive_with(mark) == []
     last = log.read_bytes().splitlines()[-1]
     assert b'"type":"session/close"' in last, "the session was left in order"
+
+
+DEAF = """
+[[user]]
+text = "x"
+[[reply]]
+calls = [{ id = "c1", name = "bash", input = { command = "trap '' TERM; echo deaf; sleep 300" } }]
+[tools]
+grace_seconds = 3600
+"""
+
+KEPT_ALIVE = """
+[[user]]
+text = "x"
+[[reply]]
+calls = [{ id = "c1", name = "bash", input = { command = "touch up; sleep 300", background = true } },
+         { id = "c2", name = "bash", input = { command = "until [ -e up ]; do sleep 0.1; done; echo up; sleep 9" } }]
+[tools]
+background = "detached"
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="what is alive is read in /proc")
+@pytest.mark.parametrize(("first", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.law("R1")
+def test_a_second_signal_skips_the_graces(files, places, first, code):
+    """The first grants them: an hour, in which the command that is deaf to SIGTERM would live on."""
+    (files / "deaf.toml").write_text(DEAF)
+    mark, log = f"{RUN}_TEST={os.urandom(8).hex()}", files / "deaf.log"
+    run = started(files / "deaf.toml", log, mark)
+    try:
+        until(lambda: log.exists() and b'"text":"deaf' in log.read_bytes())
+        run.send_signal(first)
+        until(lambda: b'"type":"turn/cancel"' in log.read_bytes())
+        run.send_signal(signal.SIGTERM)
+        run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == code
+    assert alive_with(mark) == []
+    lines = log.read_bytes().splitlines()
+    assert b'"status":"stopped"' in lines[-4]
+    assert b'"type":"session/close"' in lines[-1], "also without graces it is left in order"
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="what is alive is read in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.law("R1")
+def test_a_run_that_is_told_to_end_leaves_no_detached_task(files, places, number):
+    (files / "kept.toml").write_text(KEPT_ALIVE)
+    mark, log = f"{RUN}_TEST={os.urandom(8).hex()}", files / "kept.log"
+    run = started(files / "kept.toml", log, mark)
+    try:
+        until(lambda: log.exists() and b'"text":"up' in log.read_bytes())
+        run.send_signal(number)
+        run.communicate(timeout=60)
+        if number == signal.SIGKILL:
+            until(lambda: not alive_with(mark))
+    finally:
+        run.kill()
+    assert alive_with(mark) == []
+    assert b'"type":"task/ended"' not in log.read_bytes(), "it was let go of, and ended by the run"
+
+
+def test_children_of_another_log_are_not_written_over(files):
+    (files / "x.log.d").mkdir()
+    done = invoke(files / "good.toml", "--log", files / "x.log")
+    assert done.exit_code == 2
+    assert done.stderr == f"kernel-demo: {files}/x.log.d: it is there already; a log is never written over\n"
+    assert not (files / "x.log").exists()
