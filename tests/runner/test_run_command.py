@@ -325,7 +325,7 @@ KEPT_ALIVE = """
 text = "x"
 [[reply]]
 calls = [{ id = "c1", name = "bash", input = { command = "touch up; sleep 300", background = true } },
-         { id = "c2", name = "bash", input = { command = "until [ -e up ]; do sleep 0.1; done; echo up; sleep 9" } }]
+    { id = "c2", name = "bash", input = { command = "until [ -e up ]; do sleep 1; done; echo up; sleep 9" } }]
 [tools]
 background = "detached"
 """
