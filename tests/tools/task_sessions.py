@@ -7,8 +7,10 @@ from pathlib import Path
 
 import trio
 
-from turnkernel.events import TaskEnded, TaskStarted, ToolResult
+from turnkernel.events import Record, TaskEnded, TaskStarted, ToolResult
+from turnkernel.reading import LogReader
 from turnkernel.session import Session, open_session
+from turnkernel.store import MemoryStore
 from turnkernel.testing.laws import check_log
 from turnkernel.testing.replies import Reply, ReplyCall
 from turnkernel.testing.scripted import ScriptedProvider
@@ -44,19 +46,27 @@ class Gate:
         os.write(self.fd, b"go\n")
 
     async def passed(self) -> None:
-        await trio.lowlevel.wait_readable(self.fd)
+        with trio.fail_after(GUARD):
+            await trio.lowlevel.wait_readable(self.fd)
         os.read(self.fd, 100)
 
 
 class Host:
     """A session with a model that calls what the test says."""
 
-    def __init__(self, session: Session, provider: ScriptedProvider) -> None:
+    def __init__(self, session: Session, provider: ScriptedProvider, log: Path | None) -> None:
         self.session = session
         self.provider = provider
+        self._log = log
+
+    def records(self) -> list[Record]:
+        """Also once the session has been left."""
+        if self._log is None:
+            return [*self.session._kernel.journal.records_from(1)]
+        return [*LogReader(MemoryStore(self._log.read_bytes()))]
 
     def events(self) -> list:
-        return [record.event for record in self.session._kernel.journal.records_from(1)]
+        return [record.event for record in self.records()]
 
     def ask_for(self, name: str, **input: object) -> str:
         """Have the model call a tool in its next request; the call's id."""
@@ -106,6 +116,6 @@ async def hosted(root: Path, log: Path | None = None, *more_tools, guard: float 
         async with open_session(
             log, provider=provider, tools=[*standard_tools(root, **options), *more_tools], durability="process"
         ) as session:
-            host = Host(session, provider)
+            host = Host(session, provider, log)
             yield host
-    assert check_log([*session._kernel.journal.records_from(1)]) == []
+    assert check_log(host.records()) == []
