@@ -9,14 +9,17 @@ from .agent import agent_tools
 from .ask import ask_tool
 from .bash import BashTool, bash_tool
 from .containment import Tier, containment
+from .detached import Detached, start_detached
 from .files import edit_file_tool, read_file_tool, write_file_tool
-from .function import FunctionTool, tool
+from .function import FunctionTool, IsolatedTool, tool
 from .process import NotStartedError, ProcessEnd, run_process
 from .tasks import ShowsTasks, task_list_tool, task_output_tool, task_stop_tool
 
 __all__ = [
     "BashTool",
+    "Detached",
     "FunctionTool",
+    "IsolatedTool",
     "NotStartedError",
     "ProcessEnd",
     "ShowsTasks",
@@ -29,6 +32,7 @@ __all__ = [
     "read_file_tool",
     "run_process",
     "standard_tools",
+    "start_detached",
     "task_list_tool",
     "task_output_tool",
     "task_stop_tool",
