@@ -11,7 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -253,7 +253,8 @@ def kernel():
     one = Kernel()
     yield one
     for pid in one.look():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just gone by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.law("R1")

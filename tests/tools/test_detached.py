@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,8 @@ def work(tmp_path) -> Iterator[Work]:
     one = Work(tmp_path)
     yield one
     for pid in [*one.keepers(), *one.alive()]:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just gone by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 async def terminate(found: Detached) -> Ended:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def hidden():
     one = Hidden()
     yield one
     for pid in one.alive():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just gone by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 async def there(hidden: Hidden) -> tuple[int, int]:

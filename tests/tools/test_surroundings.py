@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,8 @@ class Terminal:
     def end(self) -> None:
         self.close()
         for pid in self.alive():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just gone by itself
+                os.kill(pid, signal.SIGKILL)
         if self._child is not None:
             self._child.wait()
 
