@@ -528,6 +528,7 @@ async def test_three_hundred_cancelled_calls_leave_everything_as_it_was(tier, tm
     with trio.fail_after(4 * GUARD):
         done = await trio.run_process(program, cwd=tmp_path, capture_stdout=True)
     before, after = json.loads(done.stdout)
+    assert after.pop("threads") <= before.pop("threads")  # one that has had nothing to do for long may have left
     assert after == before
 
 
