@@ -221,8 +221,6 @@ def _check_reply(index: int, reply: Reply) -> None:
         why = "a status other than 200 must be an HTTP error"
     elif reply.fault is not None and reply.status != 200:
         why = "an HTTP error has no stream that could break"
-    elif reply.piece_bytes is not None and reply.piece_bytes < 1:
-        why = "piece_bytes must be at least 1"
     if why:
         raise ValueError(f"reply {index}: {why}")
 
