@@ -142,6 +142,9 @@ async def test_it_has_none_of_our_keys_and_neither_has_its_keeper(work, monkeypa
 async def test_a_flood_fills_no_disk_and_can_be_read_meanwhile(work):
     found = await work.start("yes", most_bytes=10_000)
     await until(lambda: found.output().cut > 1_000_000)
+    (keeper,) = work.keepers()
+    os.kill(keeper, signal.SIGSTOP)  # so that all its files are of one moment
+    await until(lambda: state_of(keeper) == "T")
     assert sum(path.stat().st_size for path in work.folder.glob("output.*")) <= 10_000
     await found.kill()
     assert set(found.output().text().splitlines()[:100]) == {"y"}
